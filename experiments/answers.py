@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from claim_sentences import TITLES, datasets_of, points, where
 from claims import Line, of_claim, verdict_of
+from stats.correlation import DRAWS
 
 Rows = Mapping[str, Sequence[Line]]
 """Lines by file, without `.csv`."""
@@ -65,21 +66,32 @@ def _number(lines: Sequence[Line]) -> str:
 
 
 def _leans(rows: Rows) -> str:
-    lines = [line for line in rows.get("evidence-leans", ()) if line["loss"] == "softmax"]
+    lines = [
+        line
+        for line in rows.get("evidence-leans", ())
+        if (line["loss"], line["group"]) == ("softmax", "all")
+    ]
     each = [
         f"{TITLES.get(line['dataset'], line['dataset'])} {line['rank correlation']} "
-        f"(p = {line['p']}, {line['schemes']} schemes)".replace("-", "−", 1)
+        f"(p {chance(line, '= ')}, {line['schemes']} schemes)".replace("-", "−", 1)
         for line in lines
     ]
     if not each:
         return NOT_YET
     clear = [line for line in lines if float(line["p"]) < 0.05]
     right = [line for line in clear if float(line["rank correlation"]) > 0]
-    share = f"**{'Yes' if len(right) == len(lines) else 'In part' if right else 'No'}**"
+    share = f"**{'Roughly' if len(right) == len(lines) else 'In part' if right else 'No'}**"
     about = (
         f"the predicted lean orders the measured shifts on {len(right)} of {len(lines)} data sets"
     )
     return f"{share}: {about}. Rank correlation: {'; '.join(each)}."
+
+
+def chance(line: Line, equals: str = "") -> str:
+    """The p-value of a rank correlation; the smallest that random orders can show is a bound."""
+    p = float(line["p"])
+    smallest = 1.01 / (DRAWS + 1)
+    return f"≤ {p:.0e}" if line["exact"] == "no" and p <= smallest else f"{equals}{line['p']}"
 
 
 def _rate(rows: Rows) -> str:
@@ -160,6 +172,16 @@ def _swept(scheme: str) -> bool:
     return scheme.startswith("uniform:tail@")
 
 
+_BETTER = {
+    "training": "better",
+    "training, by less than the margin": "better by less than the margin",
+    "adjusting": "worse",
+    "adjusting, by less than the margin": "worse by less than the margin",
+    "inconclusive": "undecided",
+}
+"""How training compares with adjusting the answers."""
+
+
 def _adjusting(rows: Rows) -> str:
     """Training for the tail, or adjusting the softmax's answers: at equal head recall."""
     lines = [line for line in rows.get(EQUAL_HEAD, ()) if line["better"] != "not reached"]
@@ -167,10 +189,11 @@ def _adjusting(rows: Rows) -> str:
         return NOT_YET
     parts = []
     for training in dict.fromkeys(line["training"] for line in lines):
-        own = [line["better"].partition(",")[0] for line in lines if line["training"] == training]
-        counts = ", ".join(f"{word} {own.count(word)}" for word in dict.fromkeys(sorted(own)))
-        parts.append(f"{training} (of {len(own)}: {counts})")
-    return f"Which has the better tail at equal head recall: {'; '.join(parts)}."
+        own = [line["better"] for line in lines if line["training"] == training]
+        counts = (f"{_BETTER.get(word, word)} in {own.count(word)}" for word in sorted(set(own)))
+        title = {"full": "with all labels", "within-batch": "with in-batch negatives"}
+        parts.append(f"{title.get(training, training)}, {', '.join(counts)} of {len(own)}")
+    return f"At equal head recall, training is better or worse on the tail: {'; '.join(parts)}."
 
 
 def _trusted(rows: Rows) -> str:
@@ -186,7 +209,7 @@ def _trusted(rows: Rows) -> str:
     return (
         f"Of {len(chosen)} searches, {rate} chose a rate and {epochs} a number of epochs at an "
         f"edge of what was tried; {seeds:.1f} seeds on average. Intervals include seeds and test "
-        "set, and verdicts are corrected for all claims about a data set."
+        "set, and verdicts are corrected for all claims of the table."
     )
 
 
@@ -214,23 +237,23 @@ QUESTIONS = (
     Question(
         "What does a better tail cost on the head?",
         _price,
-        "schemes.md#the-implicit-loss-of-each-scheme",
+        "results-tradeoff.md",
     ),
     Question(
-        "Should I train for the tail, or adjust the answers afterwards?", _adjusting, "#trade-off"
+        "Should I train for the tail, or adjust the answers afterwards?", _adjusting, "results-tradeoff.md"
     ),
     Question(
         "How many uniform negatives do tail weights need to reach the logit-adjusted loss?",
         _negatives,
-        "#negatives",
+        "#tables",
     ),
     Question(
         "Is the loss over all labels better than the whole batch as negatives?",
         _claim("softmax against importance of the whole batch"),
         "#the-paper-s-claims",
     ),
-    Question("Can I tell before training which way a scheme leans?", _leans, "schemes.md"),
-    Question("Is the learning rate a knob of head and tail too?", _rate, "#how-it-was-done"),
+    Question("Can I tell before training which way a scheme leans?", _leans, "#does-the-predicted-lean-order-the-schemes"),
+    Question("Is the learning rate a knob of head and tail too?", _rate, "#is-the-learning-rate-a-knob-of-head-and-tail-too"),
     Question("How far can I trust these numbers?", _trusted, "#how-it-was-done"),
 )
 

@@ -86,16 +86,18 @@ def summary(lines: Sequence[Line]) -> str:
     if not lines:
         return "–"
     verdict = verdict_of(lines)
+    alone = lines[0]["alone"]
+    answer = f"**{verdict}**" + (f", *{alone}* alone" if alone != verdict else "")
     if len(lines) == 1:
         [line] = lines
-        also = f", *{line['alone']}* alone" if line["alone"] != verdict else ""
-        return f"**{verdict}** {points(line['difference'])}{also}"
-    if verdict == "does not hold":
-        return f"**{verdict}** ({_failing(lines)})"
+        small = ", less than the margin" if line["small"] == "yes" else ""
+        return f"{answer}: {points(line['difference'])}{small}"
+    if "does not hold" in (verdict, alone):
+        return f"{answer}: {_failing(lines)}"
     holding = sum(line["part"] == "holds" for line in lines)
     empty = sum(line["part"] == "vacuous" for line in lines)
     vacuous = f", {empty} vacuous" if empty else ""
-    return f"**{verdict}** ({holding} of {len(lines)} parts hold alone{vacuous})"
+    return f"{answer}: {holding} of {len(lines)} parts{vacuous}"
 
 
 def _failing(lines: Sequence[Line]) -> str:

@@ -1,13 +1,14 @@
 """The paper's claims about its schemes, the verdicts on them, and the sentences that state these.
 
 Claims are stated here before any run. A claim has parts, each about one paired difference in one
-slice; all claims about a data set are tested together, corrected by Holm's method.
+slice; all claims of a table, about all of its data sets, are corrected together by Holm's method.
 
 above, below   the difference is above or below 0
 follows        the difference is within ± a margin, the smaller of 2 points and 10% of the reference
                (two one-sided tests)
 
-A claim holds where all of its parts do, and does not hold where one of them does not. That a scheme
+A claim holds where all of its parts do, and does not hold where one of them does not: a difference
+that is shown to be below the margin, and not shown to be above 0. That a scheme
 follows a reference is *vacuous* where the reference is not shown to differ from the softmax by more
 than the margin: the softmax would follow it too. With one seed, every claim is inconclusive. What a
 line says about its part alone is not corrected.
@@ -22,8 +23,8 @@ from typing import NamedTuple
 
 from by_seed import BySeed
 from evidence import LEAN, SLICES, Evidence
-from stats.paired import Paired, margin_for
-from stats.verdicts import LEVEL, Claim, Kind, Verdict, alone, holm, verdicts
+from stats.paired import margin_for, outside
+from stats.verdicts import LEVEL, Answer, Claim, Kind, Tested, Verdict, alone, holm, verdicts
 from study_tables import in_columns
 
 Line = dict[str, str]
@@ -186,52 +187,54 @@ def here(part: Part, rare: str, batch: int | None) -> Part:
     return Part(scheme, other, part.kind, rare if part.slice == "tail" else part.slice)
 
 
-def judged(
+def claimed_parts(
     evidence: Evidence | BySeed,
     metric: str,
     batch: int | None,
     claims: Sequence[Claimed] = CLAIMS,
 ) -> list[Line]:
-    """The verdicts on all claims whose schemes have runs, corrected together: a line per claim and
-    part.
+    """Every part of all claims whose schemes have runs on a data set: a line each, without verdicts
+    on the claims (`decided`).
     """
-    parts: dict[str, list[Part]] = {}
+    parts: dict[Claimed, list[Part]] = {}
     for claimed in claims:
         known = dict.fromkeys(here(part, evidence.rare, batch) for part in claimed.parts)
         needed = {name for part in known for name in (part.scheme, part.other)}
         # A claim about several schemes is judged when all of them have run.
         if needed | {claimed.apart_from} - {""} <= evidence.chosen.keys():
-            present = [part for part in known if _present(evidence, metric, part)]
-            parts |= {claimed.name: present} if present else {}
-    tests = {
-        name: [_claim(evidence, metric, part) for part in of_claim]
-        for name, of_claim in parts.items()
-    }
-    found = _verdicts(tests)
-    differs = _different(evidence, metric, {one: parts.get(one.name, []) for one in claims})
+            parts[claimed] = [part for part in known if _present(evidence, metric, part)]
+    differs = _different(evidence, metric, parts)
     lines = []
-    for claimed in claims:
-        own = tests.get(claimed.name, [])
-        named = parts.get(claimed.name, [])
-        apart = [differs.get((part.other, claimed.apart_from, part.slice)) for part in named]
-        for part, test, differ in zip(named, own, apart, strict=True):
-            about = _about_part(test, differ) | _about_claim(found[claimed.name], own, apart)
-            lines.append(_key(evidence, metric, claimed, part) | _numbers(test) | about)
+    for claimed, of_claim in parts.items():
+        for part in of_claim:
+            test = _claim(evidence, metric, part)
+            apart = differs.get((part.other, claimed.apart_from, part.slice))
+            about = _key(evidence, metric, claimed, part) | _numbers(test)
+            lines.append(about | _about_part(test, apart))
     return lines
 
 
-def _verdicts(tests: Mapping[str, Sequence[Claim]]) -> dict[str, Verdict]:
-    """Claims with one seed are open, whatever the test set's error is; others are not corrected for
-    them.
+def decided(lines: Sequence[Line]) -> list[Line]:
+    """The lines of a table with the verdicts on their claims, corrected together. Claims with one
+    seed are open, and others are not corrected for them.
     """
-    found = dict.fromkeys(tests, Verdict("inconclusive", 1.0, 1.0))
-    repeated = [name for name, own in tests.items() if _seeds(own) > 1]
-    answers = verdicts([tests[name] for name in repeated])
-    return found | dict(zip(repeated, answers, strict=True))
+    claims: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        claims.setdefault((line["dataset"], line["claim"]), []).append(line)
+    repeated = [key for key, own in claims.items() if min(int(x["seeds"]) for x in own) > 1]
+    tests = [[_tested(line) for line in claims[key]] for key in repeated]
+    one_seed = Verdict("inconclusive", 1.0, 1.0)
+    found = dict(zip(repeated, verdicts(tests), strict=True))
+    alone_ = {key: alone(test) for key, test in zip(repeated, tests, strict=True)}
+    about = {
+        key: _about_claim(found.get(key, one_seed), alone_.get(key, "inconclusive"), own)
+        for key, own in claims.items()
+    }
+    return [line | about[line["dataset"], line["claim"]] for line in lines]
 
 
-def _seeds(tests: Sequence[Claim]) -> int:
-    return min(test.result.seeds for test in tests)
+def _tested(line: Line) -> Tested:
+    return Tested(float(line["p for"]), float(line["p against"]))
 
 
 def _about_part(test: Claim, apart: bool | None) -> Line:
@@ -241,14 +244,13 @@ def _about_part(test: Claim, apart: bool | None) -> Line:
     small = small and abs(test.result.difference) < test.margin
     about = {"apart": "" if apart is None else "yes" if apart else "no"}
     about |= {"small": "yes" if small else "no", "seeds": str(test.result.seeds)}
-    about |= {"p for": f"{test.p_for:.3g}", "p against": f"{test.p_against:.3g}"}
+    about |= {"p for": f"{test.p_for:.6g}", "p against": f"{test.p_against:.6g}"}
     return about | {"part": "vacuous" if answer == "holds" and apart is False else answer}
 
 
-def _about_claim(found: Verdict, tests: Sequence[Claim], apart: Sequence[bool | None]) -> Line:
+def _about_claim(found: Verdict, by_itself: Answer, own: Sequence[Line]) -> Line:
     """The verdict, and what it would be if no other claim were tested."""
-    by_itself = alone(tests) if _seeds(tests) > 1 else "inconclusive"
-    empty = all(differs is False for differs in apart)
+    empty = all(line["apart"] == "no" for line in own)
     about = {"claim p for": f"{found.p_for:.3g}", "claim p against": f"{found.p_against:.3g}"}
     answers = {"alone": by_itself, "verdict": found.answer}
     return about | {
@@ -278,17 +280,13 @@ def _different(
     """Whether references are shown to differ from what they must differ from, by more than the
     margin; corrected together.
     """
-    asked: dict[tuple[str, str, str], tuple[Paired, float]] = {}
+    asked: dict[tuple[str, str, str], float] = {}
     for claimed, ones in parts.items():
         for part in ones if claimed.apart_from else ():
             key = (part.other, claimed.apart_from, part.slice)
             result = evidence.difference(part.other, claimed.apart_from, metric, part.slice)
-            asked[key] = (result, _margin(evidence, metric, part))
-    corrected = holm([result.p for result, _ in asked.values()])
-    return {
-        key: p < LEVEL and abs(result.difference) > margin
-        for (key, (result, margin)), p in zip(asked.items(), corrected, strict=True)
-    }
+            asked[key] = outside(result, _margin(evidence, metric, part))
+    return {key: p < LEVEL for key, p in zip(asked, holm(list(asked.values())), strict=True)}
 
 
 def _key(evidence: Evidence | BySeed, metric: str, claimed: Claimed, part: Part) -> Line:

@@ -5,6 +5,7 @@ One resample of users or sessions per data set is shared by all seeds, schemes, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from stats.resample import Floats, Resample
 from study_store import RETRAINED, Store, adjusted_name, adjusted_scheme, retrained_name
 
 SLICES = ("head", "torso", "tail", "full")
+OTHER_STRENGTH = re.compile(r"(logit-adjusted|:tail)\(")
+"""Schemes with another τ than 1."""
 LEAN = "tail − head"
 """In place of a slice: the metric on the rarest slice minus that on the head."""
 
@@ -125,20 +128,29 @@ class Evidence:
         """A scheme's gain on the tail over the loss over all labels, minus its gain on the head."""
         return self.difference(scheme, base, metric, LEAN).difference
 
-    def lean_and_shift(self, metric: str, base: str = "softmax") -> RankCorrelation:
+    def lean_and_shift(
+        self, metric: str, base: str = "softmax", among: Collection[str] | None = None
+    ) -> RankCorrelation:
         """Whether schemes shift in the order of their predicted lean.
+
+        The base has neither and is left out; so are other strengths of a scheme that is there.
 
         Args:
             metric: of the shifts.
             base: "softmax" or "contrastive", for the schemes with that loss.
+            among: these schemes alone, by their names without the loss; None for all.
         """
         known = [
             name
             for name, about in self.chosen.items()
             if about.get("lean") is not None
             and name.startswith("contrastive") == (base == "contrastive")
+            and name != base
+            and not OTHER_STRENGTH.search(name)
+            and (among is None or name.removeprefix("contrastive/") in among)
         ]
-        leans = [self.chosen[name]["lean"] for name in known]
+        # Leans that are equal on paper may differ in their last digits.
+        leans = [round(self.chosen[name]["lean"], 9) for name in known]
         return rank_correlation(leans, [self.shift(name, metric, base) for name in known])
 
     def tries(self, metric: str, schemes: Collection[str] | None = None) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ from claim_sentences import TITLES, claims_table, datasets_of, details, points
 from claims import Line
 from study_tables import publish, read_table
 
-from answers import EQUAL_HEAD, answers
+from answers import EQUAL_HEAD, answers, chance
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "results-retrieval.md"
@@ -157,13 +157,14 @@ def _schemes(lines: Sequence[Line]) -> list[str]:
 
 def leans_table(lines: Sequence[Line]) -> str:
     """How well predicted leans order measured shifts."""
-    rows = ["| data | schemes | rank correlation | p |", "|---|--:|--:|--:|"]
+    rows = ["| data | schemes | rank correlation | p |", "|---|---|--:|--:|"]
     for name in datasets_of(lines):
         for line in lines:
             if (line["dataset"], line["loss"]) == (name, "softmax"):
                 value = line["rank correlation"].replace("-", "−")
-                cells = (TITLES.get(name, name), line["schemes"], value, line["p"])
-                rows.append(f"| {' | '.join(cells)} |")
+                which = "the paper's" if line["group"] == "paper" else "all"
+                about = f"{which} {line['schemes']}"
+                rows.append(f"| {TITLES.get(name, name)} | {about} | {value} | {chance(line)} |")
     return "\n".join(rows)
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from by_seed import BySeed, Values
 from claim_sentences import claims_table
-from claims import Line, judged
+from claims import Line, claimed_parts, decided
 from study_tables import publish, read_table, shown
 
 RESULTS = Path(__file__).parent / "results"
@@ -100,7 +100,8 @@ def at_ten(values: Values) -> str:
 
 def verdicts_of(values: Values) -> list[Line]:
     """The claims of `claims.py` on the three data sets."""
-    return [line for name in SETS for line in judged(BySeed(values, name), "recall@10", None)]
+    each = (claimed_parts(BySeed(values, name), "recall@10", None) for name in SETS)
+    return decided([line for parts in each for line in parts])
 
 
 def tables(values: Values) -> dict[str, str]:

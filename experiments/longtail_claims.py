@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from by_seed import BySeed, Values
 from claim_sentences import points, where
-from claims import CLAIMS, Claimed, Line, Part, judged, of_claim, verdict_of
+from claims import CLAIMS, Claimed, Line, Part, claimed_parts, decided, of_claim, verdict_of
 
 from headtail.comparison.results import Row
 from headtail.errors import HeadtailError
@@ -124,9 +124,8 @@ def verdicts_of(values: Values) -> list[Line]:
     """The verdicts on all parts of all claims about all data sets."""
     present = {key[0] for key in values}
     names = [name for name in TITLES if name in present]
-    return [
-        line for name in names for line in judged(BySeed(values, name), CORRECT, None, ON_IMAGES)
-    ]
+    each = (claimed_parts(BySeed(values, name), CORRECT, None, ON_IMAGES) for name in names)
+    return decided([line for parts in each for line in parts])
 
 
 def claims_table(lines: Sequence[Line]) -> str:

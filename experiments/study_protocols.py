@@ -16,7 +16,7 @@ from headtail.data.points import DataSet, Points
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
-from headtail.training.config import Training
+from headtail.training.config import Batching, Training
 from headtail.training.recipes import cifar, sasrec
 from samplers import GENERATED
 
@@ -27,7 +27,11 @@ SMALL_RATES = (0.00025, 0.0005, 0.001, 0.002, 0.004)
 """Of Adam, for sequence encoders."""
 
 _BAG = Training(dropout=0.5, schedule="linear", validation=0.1, patience=4)
-_DELICIOUS = replace(_BAG, batch=256, negatives=64, feature_dropout=0.2)
+_PAIRS: Batching = "pairs"
+"""How points with several labels are batched. By default, losses over all labels would get whole
+points and sampled ones pairs, and a scheme would differ in its batches as well.
+"""
+_DELICIOUS = replace(_BAG, batch=256, negatives=64, feature_dropout=0.2, batching=_PAIRS)
 _LARGE = replace(_BAG, batch=1024, negatives=256)
 _SEQUENCE = replace(sasrec(), schedule="linear", validation=0.1, patience=4)
 _IMAGES = replace(cifar(), warmup=480, validation=0.1, patience=1000)
@@ -37,7 +41,7 @@ BAGS = (
     Protocol("diginetica", _LARGE, Plan(RATES, 12, 96), seconds=0.5),
     Protocol("nowplaying", _LARGE, Plan(RATES, 12, 96), seconds=0.6),
     Protocol("beauty", _LARGE, Plan(RATES, 12, 96), seconds=0.25),
-    Protocol("gowalla", _LARGE, Plan(RATES, 12, 96), seconds=0.5),
+    Protocol("gowalla", replace(_LARGE, batching=_PAIRS), Plan(RATES, 12, 96), seconds=0.5),
 )
 """Lengths are doubled as long as that lowers the held-out loss: few schemes reach the longest."""
 SEQUENCES = (
@@ -58,8 +62,8 @@ SEQUENCES = (
 )
 
 
-def _part(name: str, items: int, seconds: float) -> Protocol:
-    training = replace(_BAG, batch=256, negatives=16, dim=64)
+def _part(name: str, items: int, seconds: float, batching: Batching = "auto") -> Protocol:
+    training = replace(_BAG, batch=256, negatives=16, dim=64, batching=batching)
     return Protocol(f"{name}-part", training, Plan(RATES, 8, 256), seconds=seconds, items=items)
 
 
@@ -67,7 +71,7 @@ PARTS = (
     _part("diginetica", 1500, 0.5),
     _part("nowplaying", 1500, 0.6),
     _part("beauty", 1500, 0.25),
-    _part("gowalla", 1000, 0.6),
+    _part("gowalla", 1000, 0.6, _PAIRS),
 )
 """Parts that two cores of a CPU train on in hours. m is about as small a share of the labels as in
 the whole data sets.

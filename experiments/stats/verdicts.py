@@ -17,6 +17,18 @@ Kind = Literal["above", "below", "follows"]
 Answer = Literal["holds", "does not hold", "inconclusive"]
 
 
+class Tested(NamedTuple):
+    """The two p-values of a claim, or of a part of one, as rows keep them.
+
+    Attributes:
+        p_for: small if it holds.
+        p_against: small if it fails.
+    """
+
+    p_for: float
+    p_against: float
+
+
 @dataclass(frozen=True)
 class Claim:
     """What is claimed about a difference: a claim, or a part of one.
@@ -67,17 +79,18 @@ class Verdict:
     p_against: float
 
 
-def alone(parts: Sequence[Claim], level: float = LEVEL) -> Answer:
+def alone(parts: Sequence[Claim | Tested], level: float = LEVEL) -> Answer:
     """The answer to a claim if nothing else were asked."""
     return _answer(*_of_all(parts), level)
 
 
-def verdicts(claims: Sequence[Sequence[Claim]], level: float = LEVEL) -> list[Verdict]:
+def verdicts(claims: Sequence[Sequence[Claim | Tested]], level: float = LEVEL) -> list[Verdict]:
     """The answers to all claims of a table, each a list of parts that must all hold.
 
     A claim has two hypotheses, and those of all claims are corrected as one family (Holm). That it
     holds has the largest p of its parts: all must hold (an intersection–union test). That it fails
-    has the smallest, times their number: one failure is enough (Bonferroni).
+    has the smallest, times their number: one failure is enough (Bonferroni). A part that holds by
+    itself does not fail: a gain may be above 0 and below the margin.
     """
     own = [_of_all(parts) for parts in claims]
     corrected = holm([*(p_for for p_for, _ in own), *(p_against for _, p_against in own)])
@@ -85,12 +98,13 @@ def verdicts(claims: Sequence[Sequence[Claim]], level: float = LEVEL) -> list[Ve
     return [Verdict(_answer(*pair, level), *pair) for pair in pairs]
 
 
-def _of_all(parts: Sequence[Claim]) -> tuple[float, float]:
+def _of_all(parts: Sequence[Claim | Tested]) -> tuple[float, float]:
     """The p of a claim for and against it, from those of its parts. A nan spreads, and Holm's
     method never rejects it.
     """
     p_for = np.max([part.p_for for part in parts])
-    p_against = len(parts) * np.min([part.p_against for part in parts])
+    failing = [1.0 if part.p_for < LEVEL else part.p_against for part in parts]
+    p_against = len(parts) * np.min(failing)
     return float(p_for), float(np.minimum(1.0, p_against))
 
 

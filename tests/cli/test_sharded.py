@@ -67,15 +67,21 @@ def test_without_torchrun_there_is_one_rank(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == first.out
 
 
-OTHER_DATA = """
+WORDS = """
 import os, sys
-from headtail.cli import main
-data = sys.argv[1] + (",seed=1" if os.environ["RANK"] == "1" else "")
-sys.exit(main(["train", data, "--sharded", *sys.argv[2:]]))
+words = ["train", sys.argv[1], "--sharded", *sys.argv[2:]]
+"""
+COMMAND = """
+from headtail.__main__ import main
+sys.argv = ["headtail", *words]
+sys.exit(main())
+"""
+"""The command itself, which also knows how to leave while threads are at work."""
+OTHER_DATA = """
+if os.environ["RANK"] == "1":
+    words[1] += ",seed=1"
 """
 FAILS_ALONE = """
-import os, sys
-from headtail.cli import main
 from headtail.errors import HeadtailError
 from headtail.training.step import Learner
 learn = Learner.learn
@@ -85,12 +91,9 @@ def fails(self, loss):
 
 if os.environ["RANK"] == "1":
     Learner.learn = fails
-sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
 """
-
-
 SLOW_TO_TELL = """
-import os, sys, time
+import time
 from headtail.cli import main
 
 class Slow:
@@ -104,31 +107,23 @@ class Slow:
         return getattr(sys.__stderr__, name)
 
 sys.stderr = Slow()
-os._exit(main(["train", sys.argv[1] + ",seed=x", "--sharded", *sys.argv[2:]]))
+words[1] += ",seed=x"
+os._exit(main(words))
 """
 """torchrun ends the rank that writes the sentence if another one ends before, here at once."""
 OTHER_CODE = """
-import os, sys
-from headtail.cli import main
 from headtail.distributed import processes
 if os.environ["RANK"] == "1":
     processes._version = lambda: "another"
-sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
 """
 NO_DISK = """
-import os, resource, sys
-from headtail.cli import main
+import resource
 if os.environ["RANK"] == "1":
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
-sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
 """
 OTHER_WORDS = """
-import os, sys
-from headtail.cli import main
-words = ["train", sys.argv[1], "--sharded", *sys.argv[2:]]
 if os.environ["RANK"] == "1":
     CHANGE
-sys.exit(main(words))
 """
 """Rank 1 is started with other options."""
 
@@ -161,7 +156,7 @@ def changed(change: str) -> str:
 )
 def test_ranks_that_fail_say_so_once(tmp_path: Path, program: str, sentence: str):
     script = tmp_path / "program.py"
-    script.write_text(program)
+    script.write_text(WORDS + program + COMMAND)
     run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"))
     assert run.returncode == 1  # torchrun's own
     assert [sentence in said for said in sentences(run)] == [True], run.stderr

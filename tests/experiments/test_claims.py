@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from claim_sentences import claims_table, details, sentence, summary
-from claims import LEAN
+from claims import LEAN, decided
 
 LINE = {
     "dataset": "diginetica",
@@ -69,30 +69,48 @@ def test_a_vacuous_claim_is_called_so():
         "than 2.0."
     )
     assert summary([line, line | {"slice": "head", "part": "holds"}]) == (
-        "**holds** (1 of 2 parts hold alone, 1 vacuous)"
+        "**holds**: 1 of 2 parts, 1 vacuous"
     )
 
 
 def test_what_holds_only_without_the_other_claims_is_called_so():
-    assert summary([LINE | {"verdict": "inconclusive"}]) == "**inconclusive** +1.8, *holds* alone"
+    assert summary([LINE | {"verdict": "inconclusive"}]) == "**inconclusive**, *holds* alone: +1.8"
 
 
 def test_a_claim_that_fails_shows_where():
     fails = LINE | {"slice": "head", "difference": "-0.031", "p against": "0.001"}
     lines = [LINE | {"p against": "0.4"}, fails]
-    lines = [line | {"verdict": "does not hold"} for line in lines]
-    assert summary(lines) == "**does not hold** (−3.1 on the head)"
+    fails_so = {"verdict": "does not hold", "alone": "does not hold"}
+    lines = [line | fails_so for line in lines]
+    assert summary(lines) == "**does not hold**: −3.1 on the head"
     other = lines[0] | {"scheme": "within-batch:tail"}
     assert summary([other, lines[1]]) == (
-        "**does not hold** (`within-batch:constant` −3.1 on the head)"
+        "**does not hold**: `within-batch:constant` −3.1 on the head"
     )
+
+
+def test_a_small_gain_is_called_so():
+    small = LINE | {"small": "yes"}
+    assert summary([small]) == "**holds**: +1.8, less than the margin"
+
+
+def test_all_data_sets_of_a_table_are_corrected_together():
+    line = LINE | {"p for": "0.02", "p against": "1", "seeds": "3", "apart": ""}
+    [alone] = decided([line])
+    assert alone["verdict"] == "holds"
+    many = decided([line | {"dataset": name} for name in ("a", "b", "c")])
+    assert {(x["verdict"], x["alone"]) for x in many} == {("inconclusive", "holds")}
+    assert float(many[0]["claim p for"]) == pytest.approx(6 * 0.02)  # each may hold or fail
+    # A claim with one seed decides nothing, and costs the others nothing.
+    single = line | {"dataset": "b", "seeds": "1"}
+    assert [x["verdict"] for x in decided([line, single])] == ["holds", "inconclusive"]
 
 
 def test_the_table_has_a_column_per_data_set_and_a_dash_where_nothing_ran():
     other = LINE | {"dataset": "delicious", "claim": "constant against uniform"}
     head, _, first, second = claims_table([LINE, other]).splitlines()
     assert head == "| claim | Delicious | Diginetica |"
-    assert first.endswith("| – | **holds** +1.8 |")
-    assert second.endswith("| **holds** +1.8 | – |")
+    assert first.endswith("| – | **holds**: +1.8 |")
+    assert second.endswith("| **holds**: +1.8 | – |")
     title = "In-batch negatives with constant weights beat the full softmax on the tail"
     assert f"**{title}: holds on Diginetica.**\n- `within-batch:constant` beats" in details([LINE])

@@ -38,7 +38,7 @@ from study_runs import SchemeWork, cost, perform, perform_run
 from study_store import Done, Store
 from study_tables import read_table
 
-from answers import NOT_YET, QUESTIONS, answers
+from answers import NOT_YET, QUESTIONS, answers, chance
 from headtail.schemes import PAPER
 from tests.experiments.test_study_runs import SHOP, typed, write_sessions
 from tests.experiments.test_tradeoff import search
@@ -256,9 +256,26 @@ def picks(line: dict[str, str], *key: str) -> bool:
 
 
 def test_leans_order_shifts(rows):
-    [lean] = rows["evidence-leans"]
-    assert (lean["schemes"], lean["loss"]) == (str(len(SHARES)), "softmax")
-    assert float(lean["rank correlation"]) > 0.5
+    every, paper = rows["evidence-leans"]
+    assert (every["group"], every["schemes"]) == ("all", str(len(SHARES) - 1))  # no softmax
+    assert (paper["group"], paper["schemes"]) == ("paper", "6")
+    assert float(every["rank correlation"]) > 0.5
+
+
+def test_leans_that_differ_in_their_last_digits_are_equal(folder):
+    evidence = Evidence(folder / "delicious", resamples=20)
+    before = evidence.lean_and_shift("recall@10")
+    constant = evidence.chosen["uniform:constant"]
+    assert constant["lean"] == evidence.chosen["uniform:importance"]["lean"] == 0
+    evidence.chosen["uniform:constant"] = constant | {"lean": 8.9e-16}
+    assert evidence.lean_and_shift("recall@10") == before
+
+
+def test_the_smallest_p_of_random_orders_is_shown_as_a_bound():
+    line = {"p": "1e-05", "exact": "no"}
+    assert chance(line) == "≤ 1e-05"
+    assert chance(line | {"p": "0.002"}, "= ") == "= 0.002"
+    assert chance(line | {"exact": "yes"}) == "1e-05"
 
 
 def test_answers_follow_the_verdicts(rows):
@@ -445,7 +462,10 @@ def test_answers_about_adjusting_and_negatives_come_from_their_rows(rows):
     ]
     lines = [{"training": training, "better": better} for training, better in equal]
     text = answers({"evidence": swept, "tradeoff-equal-head": lines})
-    assert "full (of 3: equal 1, training 2); within-batch (of 1: adjusting 1)." in text
+    assert (
+        "with all labels, equal in 1, better in 1, better by less than the margin in 1 of 3; with "
+        "in-batch negatives, worse in 1 of 1."
+    ) in text
     assert "Diginetica 10.0 with 64, 20.0 with 1,024; over all labels 30.0." in text
 
 

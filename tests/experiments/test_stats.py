@@ -176,6 +176,15 @@ def test_a_claim_is_as_sure_as_its_worst_part_however_many_parts_hold():
     assert verdicts([[clear] * 9, [near]])[1].p_for == verdicts([[clear], [near]])[1].p_for
 
 
+def test_a_gain_that_is_shown_but_small_does_not_fail():
+    small = Claim("small", "above", paired([0.010, 0.011, 0.009, 0.010, 0.0105]), 0.02)
+    open_ = Claim("open", "above", paired([0.05, -0.05, 0.01, 0.0, 0.02]), 0.02)
+    assert small.p_for < LEVEL
+    assert small.p_against < LEVEL
+    assert alone([small]) == "holds"
+    assert alone([small, open_]) == "inconclusive"
+
+
 def test_a_part_that_cannot_be_tested_leaves_its_claim_open():
     clear = Claim("clear", "above", paired([0.050, 0.052, 0.051, 0.049, 0.050]), 0.02)
     unknown = Claim("one seed", "follows", paired([0.001]), 0.02)
