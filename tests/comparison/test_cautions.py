@@ -44,6 +44,22 @@ def test_tries_of_another_call_say_nothing():
     assert cautions_of(replace(found, tries=tries("a", 2))) == []
 
 
+def batched(labels: float, *names: str, batching: str = "auto") -> list[str]:
+    schemes = {name: {"leans": "neither"} for name in names}
+    data = {"task": "retrieval", "labels_per_point": labels}
+    return cautions_of(Comparison([], data, schemes, {"batching": batching}, {}, {}))
+
+
+def test_losses_over_all_labels_that_take_whole_points_are_named():
+    names = ("softmax", "uniform:tail")
+    [sentence] = batched(26.7, *names)
+    assert sentence.startswith("softmax takes all labels of a point in one batch, 27 on average,")
+    assert batched(1.5, *names) == []
+    assert batched(26.7, *names, batching="pairs") == []
+    assert batched(26.7, *names[1:]) == []
+    assert batched(26.7, *names[:1]) == []
+
+
 def curve(scheme: str, best: int, last: int) -> list[Row]:
     """A run that learnt nothing, was best in one epoch and trained until another."""
 

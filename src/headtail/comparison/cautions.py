@@ -15,13 +15,15 @@ BARELY = 1.2
 """A scheme that is less than this many times as good as most-popular has hardly learnt anything."""
 NOTHING = 0.005
 """A share of right answers below this is nothing, whatever is best among such numbers."""
+SEVERAL = 2.0
+"""Labels per point from which it matters whether a batch holds whole points."""
 MOST_NAMED = 4
 """Schemes that are named in a sentence; more are counted."""
 
 
 def cautions_of(comparison: Comparison) -> list[str]:
-    """Schemes that barely beat most-popular, that should have been trained for longer, or whose
-    settings are at the edge of what was tried.
+    """Schemes that barely beat most-popular, that should have been trained for longer, whose
+    settings are at the edge of what was tried, or whose batches differ from those of others.
 
     A scheme is judged by what it is meant for: one that leans to the tail by the tail, all others
     by all labels.
@@ -31,6 +33,7 @@ def cautions_of(comparison: Comparison) -> list[str]:
         *_stopped_early(comparison),
         *_at_the_edge(comparison, "lr"),
         *_at_the_edge(comparison, "epochs"),
+        *_batched_differently(comparison),
     ]
 
 
@@ -158,6 +161,22 @@ def _at_the_edge(comparison: Comparison, name: str) -> list[str]:
                 f"a {beyond} one may give better numbers."
             )
     return sentences
+
+
+def _batched_differently(comparison: Comparison) -> list[str]:
+    """Losses over all labels beside sampled ones, where the former take whole points."""
+    labels = comparison.data.get("labels_per_point", 1.0)
+    if labels < SEVERAL or _setting(comparison, "batching", "") != "auto":
+        return []
+    exact = [name for name in comparison.schemes if not parse(name).sampler]
+    if len(exact) in (0, len(comparison.schemes)):
+        return []
+    takes = "takes" if len(exact) == 1 else "take"
+    return [
+        f"{named(exact)} {takes} all labels of a point in one batch, {labels:.0f} on average, and "
+        "sampled schemes take single labels. That alone can change the results by points: set "
+        "batching to pairs to train all alike."
+    ]
 
 
 def _in_use(comparison: Comparison, one: Try) -> bool:
