@@ -87,7 +87,7 @@ def draw(path: Path, to: Path) -> None:
         panel(axis, data[name], order)
         axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
         metric = "Recall@1" if name.startswith(ONE_LABEL) else "Recall@10"
-        axis.set_xlabel(f"{metric}, points above the softmax")
+        axis.set_xlabel(f"{metric}, difference to the softmax in points")
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None, facecolor="white")

@@ -13,7 +13,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
-from evidence import panel
+from evidence import in_order, panel
 
 HERE = Path(__file__)
 ROWS = HERE.parents[2] / "experiments" / "results" / "retrieval.csv"
@@ -50,11 +50,12 @@ def draw(path: Path, to: Path) -> None:
     data = read(path)
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
     plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
+    order = in_order(data.values())
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained", sharey=True)
     for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
-        panel(axis, data[name])
+        panel(axis, data[name], order)
         axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
-        axis.set_xlabel("Recall@10, points above the softmax")
+        axis.set_xlabel("Recall@10, difference to the softmax in points", fontsize=9)
     handles, _ = axes[0].get_legend_handles_labels()
     labels = ["head labels, range of three seeds", "tail labels, range of three seeds"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

@@ -16,7 +16,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
-from evidence import STYLES, panel
+from evidence import STYLES, in_order, panel
 
 from headtail.comparison.results import POPULAR, read_rows
 from headtail.report.class_curves import smoothed
@@ -98,7 +98,7 @@ def draw_gains(found) -> None:
     )
     for number, (axis, (data, saved)) in enumerate(zip(axes.flat, every.items(), strict=True)):
         base = base_of(data)
-        panel(axis, saved)
+        panel(axis, saved, in_order([saved]))
         name_slices(axis, saved, "tail" if (data, base, "tail") in found else "torso")
         axis.set_ylim(len(saved) - rows[number // 2] - 0.6, len(saved) + 0.5)
         axis.margins(x=0.1)

@@ -14,6 +14,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.patheffects import withStroke
 
 HERE = Path(__file__)
 ROWS = HERE.parents[2] / "experiments" / "results" / "tradeoff.csv"
@@ -60,9 +61,9 @@ def draw(path: Path, to: Path) -> None:
     ]
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
     plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
-    columns = min(4, len(names))
+    columns = min(2 if len(names) == 4 else 3, len(names))
     rows = math.ceil(len(names) / columns)
-    size = (max(4.6, 3.4 * columns + 0.4), 3.3 * rows + 0.7)
+    size = (max(4.6, 4.2 * columns + 0.4), 3.3 * rows + 0.7)
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for axis, name in zip(axes.flat, names, strict=False):
         panel(axis, data[name])
@@ -115,10 +116,13 @@ def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
                     place,
                     xytext=(4, 4),
                     textcoords="offset points",
-                    fontsize=7.5,
+                    fontsize=8.5,
                     color=colour,
+                    path_effects=[withStroke(linewidth=3, foreground="white")],
+                    zorder=5,
                 )
-    axis.set(xlabel="head, points above the softmax", ylabel=f"{rare}, points above the softmax")
+    axis.set(xlabel="head, difference to the softmax in points", ylabel=f"{rare}, difference")
+    axis.margins(x=0.08, y=0.08)
 
 
 def _widths(curves: dict[str, dict[float, dict[str, Point]]], rare: str) -> list[float]:
