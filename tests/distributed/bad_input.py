@@ -312,6 +312,7 @@ def hidden_states_whose_dtypes_differ_between_ranks_are_refused():
     match = "the dtype of `hidden` is torch.float32 on rank 0 and torch.bfloat16 on rank "
     with torch.autocast("cpu", dtype=torch.bfloat16):
         _refused(lambda: head(_hidden().to(dtype), target), match)
+        _refused(lambda: head.topk(_hidden().to(dtype), 3), match)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=_last()):
         _refused(lambda: head(_hidden(), target), "autocast is off on rank 0 and torch.bfloat16")
 
@@ -325,6 +326,22 @@ def a_loss_that_is_replaced_on_one_rank_is_refused_on_all():
     if _last():
         head.loss = SampledSoftmaxLoss(Uniform(LABELS, 8), Tail(LABELS))
     _refused(lambda: head(_hidden(), target), "in different ways: the loss is SampledSoftmaxLoss")
+
+
+def searches_that_differ_between_ranks_are_refused():
+    if _alone():
+        return
+    head = _head()
+    _refused(lambda: head.topk(_hidden(), 3 + _last()), "`topk` in different ways: `k` is 3 on ")
+    post_hoc = 5.0 * _last()
+    work = lambda: head.topk(_hidden(), 3, post_hoc=post_hoc)  # noqa: E731
+    _refused(work, "`topk` in different ways: `post_hoc` is 0.0 on rank 0 and 5.0 on rank ")
+
+
+def searches_that_mean_the_same_are_not_refused():
+    head = _head()
+    options: dict[str, Any] = {"post_hoc": 0} if _last() else {}
+    assert head.topk(_hidden(1 + _last()), 3, **options).indices.shape == (1 + _last(), 3)
 
 
 def a_bad_batch_of_one_rank_is_refused_on_all():
