@@ -328,6 +328,16 @@ def a_loss_that_is_replaced_on_one_rank_is_refused_on_all():
     _refused(lambda: head(_hidden(), target), "in different ways: the loss is SampledSoftmaxLoss")
 
 
+def sizes_of_captured_batches_that_differ_between_ranks_are_refused():
+    if _alone():
+        return
+    head = _head().capture(examples=4 + 2 * _last())
+    work = lambda: head(_hidden(), torch.tensor([1, 2]))  # noqa: E731
+    _refused(work, "`examples` in `head.capture` is 4 on rank 0 and 6 on rank ")
+    head.capture(messages=_last())
+    _refused(work, "`messages` in `head.capture` is False on rank 0 and True on rank ")
+
+
 def searches_that_differ_between_ranks_are_refused():
     if _alone():
         return

@@ -418,6 +418,11 @@ def ranks_agree_on_stages_only_where_they_call_alike():
         return
     first = dist.get_rank() == 0
     staged = Trained(_uniform()(), staged=True)
+    _stand_in(staged.head, staged.optimizer, True, examples=MOST + first)
+    with pytest.raises(HeadtailError, match=r"`examples` in `head.capture` is "):
+        staged.step(0, _batches(0))
+    assert staged.head._graphs._agreed is None
+    _stand_in(staged.head, staged.optimizer, True)
     staged.head.loss = _uniform(reduction="sum" if first else "mean")()
     with pytest.raises(HeadtailError, match=r"`reduction` is 'sum' on rank 0 and 'mean' on rank 1"):
         staged.step(0, _batches(0))

@@ -198,7 +198,7 @@ class ShardedLabelHead(nn.Module):
     def _facts(self, own: OwnBatch) -> Facts:
         """What all ranks must do alike in this step."""
         of_loss = self._loss_facts.of(self.loss, own.settings)
-        return of_loss | facts_of_states(own.hidden)
+        return of_loss | facts_of_states(own.hidden) | self._graphs.facts
 
     def _part_of(self, loss: Loss, labels: ShardedLabels) -> OwnPart | None:
         """The loss's sampler as this rank sees it."""
