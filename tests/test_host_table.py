@@ -427,6 +427,9 @@ def test_a_table_larger_than_all_memory_is_refused():
         HostTensor.empty((2**40, 256), torch.float32)
 
 
+GPUS = (torch.device("cuda", 0), torch.device("cuda", 1))
+
+
 class Driver:
     """CUDA's functions for host memory, without CUDA."""
 
@@ -451,8 +454,8 @@ def test_memory_is_registered_once_and_unregistered_before_it_is_unmapped(monkey
     address = table.data_ptr()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "cuda", cuda)
-        table._memory.register(address)
-        table._memory.register(address)
+        table._memory.register(address, GPUS[0])
+        table._memory.register(address, GPUS[0])
         assert driver.registered == [(address, 60, 3)]
         assert driver.unregistered == []
         del table
@@ -460,8 +463,28 @@ def test_memory_is_registered_once_and_unregistered_before_it_is_unmapped(monkey
         assert driver.unregistered == [address]
 
 
+def test_all_gpus_that_use_memory_are_waited_for_before_it_is_unregistered(monkeypatch):
+    driver = Driver()
+    waited = []
+
+    def synchronize(device: torch.device | None = None) -> None:
+        assert not driver.unregistered
+        waited.append(device)
+
+    cuda = SimpleNamespace(cudart=lambda: driver, synchronize=synchronize)
+    table = HostTensor.empty((3, 5), torch.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "cuda", cuda)
+        for gpu in GPUS:
+            table._memory.register(table.data_ptr(), gpu)
+        del table
+        gc.collect()
+    assert set(waited) == set(GPUS)
+    assert len(driver.unregistered) == 1
+
+
 def test_memory_that_cannot_be_pinned_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(cudart=lambda: Driver(error=2)))
     table = HostTensor.empty((3, 5), torch.float32)
     with pytest.raises(ht.HeadtailError, match=r"cannot pin 0.0 GiB of host memory \(error 2\)"):
-        table._memory.register(table.data_ptr())
+        table._memory.register(table.data_ptr(), GPUS[0])

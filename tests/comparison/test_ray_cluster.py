@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ from headtail.comparison import ray_cluster, ray_task
 from headtail.comparison.compare import Execution
 from headtail.comparison.ray_cluster import gpus_per_task
 from headtail.files.locks import FolderInUseError
+from headtail.training.interrupts import Stopped
 
 
 @pytest.fixture
@@ -103,11 +106,34 @@ def test_a_folder_that_a_lost_process_still_locks_is_waited_for(monkeypatch):
             raise FolderInUseError("It is in use.")
         return "done"
 
-    assert ray_task._once_free(work) == "done"
+    stop = threading.Event()
+    assert ray_task._once_free(work, stop) == "done"
     monkeypatch.setattr(ray_task, "LOCK_SECONDS", -1)
     tries.clear()
     with pytest.raises(FolderInUseError):
-        ray_task._once_free(work)
+        ray_task._once_free(work, stop)
+
+
+def test_a_cell_that_waits_for_a_locked_folder_stops_when_it_is_cancelled(tmp_path, monkeypatch):
+    def pause(_):
+        assert len(tries) == 1, "it has gone on after it was cancelled"
+        os.kill(os.getpid(), signal.SIGINT)  # as Ray cancels a task
+
+    tries = []
+
+    def work(*_):
+        tries.append(1)
+        raise FolderInUseError("It is in use.")
+
+    monkeypatch.setattr(ray_task.time, "sleep", pause)
+    monkeypatch.setattr(ray_task, "_KEPT", {})
+    monkeypatch.setattr(ray_task.torch, "set_num_threads", lambda _: None)
+    cell = SimpleNamespace(folder=tmp_path, title="a cell")
+    shared = ray_task.Shared(tmp_path, tmp_path, "digest", ray_task.versions(), "key")
+    data = SimpleNamespace(digest="digest")
+    with pytest.raises(Stopped):
+        ray_task.perform(cell, work, shared, lambda: lambda: data, ray_task.Mailbox(None))
+    assert tries == [1]
 
 
 def test_news_of_a_queue_that_is_gone_is_no_news():

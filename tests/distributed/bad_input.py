@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headtail import (
+    CosFace,
     Frequency,
     Given,
     HeadtailError,
@@ -20,7 +21,9 @@ from headtail import (
     Labels,
     LogUniform,
     ModelSoftmax,
+    Ragged,
     Relative,
+    SampledDecoupledLoss,
     SampledSoftmaxLoss,
     SoftmaxLoss,
     Tail,
@@ -31,6 +34,7 @@ from headtail.collectives.gather import gather
 from headtail.core.placement import Placement
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.distributed import ShardedLabelHead
+from headtail.functional import hinge, logistic
 from headtail.losses import Loss
 from tests.distributed.batches import LABELS, D, L
 
@@ -248,6 +252,106 @@ def options_on_some_ranks_only_are_refused():
     options = {"sample_weight": torch.ones(2)} if _last() else {}
     work = lambda: head(_hidden(), torch.tensor([1, 2]), **options)  # noqa: E731
     _refused(work, "Ranks call the head in different ways")
+
+
+def options_that_differ_between_ranks_are_refused():
+    if _alone():
+        return
+    softmax = _head()
+    cosine = _head(loss=SampledSoftmaxLoss(Uniform(LABELS, 8), Importance(), score="cosine"))
+    pieces = _head(loss=SampledDecoupledLoss(Uniform(LABELS, 8), Importance()))
+    others: list[tuple[ShardedLabelHead, str, tuple[Any, Any]]] = [
+        (softmax, "reduction", ("mean", "sum")),
+        (softmax, "reduction", ("none", "mean")),
+        (softmax, "temperature", (1.0, 0.5)),
+        (softmax, "temperature", (0.5, torch.tensor(0.5))),
+        (softmax, "score", ("dot", "cosine")),
+        (softmax, "collisions", ("target", "none")),
+        (softmax, "ignore_index", (-100, 3)),
+        (softmax, "label_smoothing", (0.0, 0.1)),
+        (softmax, "sample_weight", (torch.ones(2), torch.ones(2).double())),
+        (cosine, "score_margin", (CosFace(0.1), CosFace(0.2))),
+        (pieces, "piece", (logistic, hinge)),
+    ]
+    for head, name, values in others:
+        options = {name: values[_last()]}
+        work = lambda h=head, o=options: h(_hidden(), torch.tensor([1, 2]), **o)  # noqa: E731
+        _refused(work, f"Ranks call the head in different ways: `{name}` is .* on rank 0 and ")
+
+
+def the_refusal_names_both_values():
+    if _alone():
+        return
+    options: dict[str, Any] = {"reduction": "sum" if _last() else "mean"}
+    work = lambda: _head()(_hidden(), torch.tensor([1, 2]), **options)  # noqa: E731
+    last = dist.get_world_size() - 1
+    _refused(work, f"`reduction` is 'mean' on rank 0 and 'sum' on rank {last}. Pass the same on")
+
+
+def options_that_mean_the_same_are_not_refused():
+    head = _head()
+    target = torch.tensor([1, 2])
+    padded = torch.tensor([[1], [2]])
+    ragged = Ragged.from_lists([[1, 3], [2]])
+    others: list[tuple[Any, Any]] = [
+        ({"temperature": 1}, {"temperature": 1.0}),
+        ({}, {"ignore_index": None}),  # a promise about this rank's targets
+        ({}, {"reduction": "mean", "ignore_index": -100}),
+        ({"known_positives": padded}, {"known_positives": ragged}),
+    ]
+    for pair in others:
+        assert head(_hidden(), target, **pair[_last()]).isfinite()
+
+
+def hidden_states_whose_dtypes_differ_between_ranks_are_refused():
+    if _alone():
+        return
+    head = _head()
+    target = torch.tensor([1, 2])
+    dtype = torch.bfloat16 if _last() else torch.float32
+    match = "the dtype of `hidden` is torch.float32 on rank 0 and torch.bfloat16 on rank "
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _refused(lambda: head(_hidden().to(dtype), target), match)
+        _refused(lambda: head.topk(_hidden().to(dtype), 3), match)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=_last()):
+        _refused(lambda: head(_hidden(), target), "autocast is off on rank 0 and torch.bfloat16")
+
+
+def a_loss_that_is_replaced_on_one_rank_is_refused_on_all():
+    if _alone():
+        return
+    head = _head()
+    target = torch.tensor([1, 2])
+    assert head(_hidden(), target).isfinite()
+    if _last():
+        head.loss = SampledSoftmaxLoss(Uniform(LABELS, 8), Tail(LABELS))
+    _refused(lambda: head(_hidden(), target), "in different ways: the loss is SampledSoftmaxLoss")
+
+
+def sizes_of_captured_batches_that_differ_between_ranks_are_refused():
+    if _alone():
+        return
+    head = _head().capture(examples=4 + 2 * _last())
+    work = lambda: head(_hidden(), torch.tensor([1, 2]))  # noqa: E731
+    _refused(work, "`examples` in `head.capture` is 4 on rank 0 and 6 on rank ")
+    head.capture(messages=_last())
+    _refused(work, "`messages` in `head.capture` is False on rank 0 and True on rank ")
+
+
+def searches_that_differ_between_ranks_are_refused():
+    if _alone():
+        return
+    head = _head()
+    _refused(lambda: head.topk(_hidden(), 3 + _last()), "`topk` in different ways: `k` is 3 on ")
+    post_hoc = 5.0 * _last()
+    work = lambda: head.topk(_hidden(), 3, post_hoc=post_hoc)  # noqa: E731
+    _refused(work, "`topk` in different ways: `post_hoc` is 0.0 on rank 0 and 5.0 on rank ")
+
+
+def searches_that_mean_the_same_are_not_refused():
+    head = _head()
+    options: dict[str, Any] = {"post_hoc": 0} if _last() else {}
+    assert head.topk(_hidden(1 + _last()), 3, **options).indices.shape == (1 + _last(), 3)
 
 
 def a_bad_batch_of_one_rank_is_refused_on_all():

@@ -413,6 +413,25 @@ def no_stage_keeps_the_host_of_a_gpu_waiting():
             float(step.loss)
 
 
+def ranks_agree_on_stages_only_where_they_call_alike():
+    if dist.get_world_size() == 1:
+        return
+    first = dist.get_rank() == 0
+    staged = Trained(_uniform()(), staged=True)
+    _stand_in(staged.head, staged.optimizer, True, examples=MOST + first)
+    with pytest.raises(HeadtailError, match=r"`examples` in `head.capture` is "):
+        staged.step(0, _batches(0))
+    assert staged.head._graphs._agreed is None
+    _stand_in(staged.head, staged.optimizer, True)
+    staged.head.loss = _uniform(reduction="sum" if first else "mean")()
+    with pytest.raises(HeadtailError, match=r"`reduction` is 'sum' on rank 0 and 'mean' on rank 1"):
+        staged.step(0, _batches(0))
+    assert staged.head._graphs._agreed is None
+    staged.head.loss = _uniform()()
+    staged.step(0, _batches(0))
+    assert staged.head._graphs._agreed is not None
+
+
 def a_rank_with_a_larger_batch_finds_out_by_the_first_message():
     staged = Trained(_uniform()(), staged=True)
     staged.step(0, _batches(0))

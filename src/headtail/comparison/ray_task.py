@@ -24,6 +24,7 @@ from headtail.data.points import DataSet
 from headtail.device import environment
 from headtail.errors import HeadtailError, Setting
 from headtail.files.locks import FolderInUseError
+from headtail.training.interrupts import Stopped
 
 LOCK_SECONDS = 120.0
 """How long a file server may keep the lock of a node that is gone."""
@@ -128,7 +129,7 @@ def perform(
     with shared.directory_here(), cancelled() as stop:
         try:
             data = _data(shared, source)
-            return _once_free(lambda: work(cell, data, reporter, stop))
+            return _once_free(lambda: work(cell, data, reporter, stop), stop)
         finally:
             reporter.over()
 
@@ -169,9 +170,9 @@ def _data(shared: Shared, source: Callable[[], Any]) -> DataSet:
     return _KEPT[shared.key]
 
 
-def _once_free(work: Callable[[], Result]) -> Result:
+def _once_free(work: Callable[[], Result], stop: threading.Event) -> Result:
     """Do the work, once the folder is free: a process that was lost may leave it locked for a
-    while.
+    while. A cell that is cancelled waits no longer.
     """
     begun = time.monotonic()
     while True:
@@ -180,7 +181,10 @@ def _once_free(work: Callable[[], Result]) -> Result:
         except FolderInUseError:
             if time.monotonic() - begun > LOCK_SECONDS:
                 raise
+            # Not `stop.wait`: a signal sets it in this very thread, which may hold its lock then.
             time.sleep(1.0)
+        if stop.is_set():
+            raise Stopped
 
 
 def _node() -> str:

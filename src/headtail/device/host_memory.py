@@ -171,12 +171,19 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 class _Map(mmap.mmap):
-    """Anonymous memory, which is unmapped when no tensor needs it any more."""
+    """Anonymous memory, which is unmapped when no tensor needs it any more.
+
+    Attributes:
+        registered_at: its address, once CUDA knows it; else 0.
+        devices: all that may have work on it under way.
+    """
 
     registered_at = 0
+    devices: frozenset[torch.device] = frozenset()
 
-    def register(self, address: int) -> None:
-        """Pin it, once, and map it into the address space of all devices."""
+    def register(self, address: int, device: torch.device) -> None:
+        """Let a device use it: pin it, once, and map it into the address space of all devices."""
+        self.devices |= {device}
         if self.registered_at:
             return
         error = _cudart().cudaHostRegister(address, len(self), PORTABLE_AND_MAPPED)
@@ -190,7 +197,8 @@ class _Map(mmap.mmap):
     def __del__(self) -> None:
         if self.registered_at:
             with suppress(Exception):  # at the end of a process, CUDA may be gone already
-                torch.cuda.synchronize()
+                for device in self.devices:
+                    torch.cuda.synchronize(device)
                 _cudart().cudaHostUnregister(self.registered_at)
 
 
@@ -235,7 +243,7 @@ def _seen_from(host: Tensor, memory: _Map, device: torch.device) -> Tensor:
     if host.numel() == 0:
         return torch.empty_like(host, device=device)
     with torch.cuda.device(device):
-        memory.register(host.data_ptr())
+        memory.register(host.data_ptr(), device)
         seen = torch.as_tensor(_Exposed(host), device=device)
     if seen.data_ptr() != host.data_ptr():  # torch would have copied it from another device
         raise HeadtailError(

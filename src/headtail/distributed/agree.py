@@ -13,6 +13,9 @@ from headtail.core.sharded_labels import ShardedLabels
 from headtail.errors import HeadtailError
 from headtail.losses import Loss
 
+DIGEST_BITS = 56
+"""Bits of a digest: an int64 holds one beside a few flags."""
+
 
 def check_agreement(ranks: Ranks, labels: ShardedLabels, loss: Loss, facts: dict[str, str]) -> None:
     """Refuse ranks that would train different things; every rank raises the same error.
@@ -41,10 +44,7 @@ def check_agreement(ranks: Ranks, labels: ShardedLabels, loss: Loss, facts: dict
 
 def refuse_differences(ranks: Ranks, facts: dict[str, str]) -> None:
     """Refuse ranks whose facts are not those of the first rank, by what they are."""
-    own = [
-        int.from_bytes(hashlib.blake2b(fact.encode(), digest_size=7).digest())
-        for fact in facts.values()
-    ]
+    own = [digest_of(fact) for fact in facts.values()]
     first, *others = ranks.numbers(own, torch.device("cpu"))
     for rank, other in enumerate(others, 1):
         for what, mine, theirs in zip(facts, first, other, strict=True):
@@ -55,11 +55,23 @@ def refuse_differences(ranks: Ranks, facts: dict[str, str]) -> None:
                 )
 
 
+def digest_of(text: str) -> int:
+    """A whole number below 2^`DIGEST_BITS`, the same in all processes."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=DIGEST_BITS // 8).digest())
+
+
+def without_addresses(text: str) -> str:
+    """A description without addresses of functions and numbers of GPUs, which differ between
+    processes.
+    """
+    return re.sub(r" at 0x[0-9a-f]+|, device='[^']*'", "", text)
+
+
 def _described(loss: Loss) -> str:
-    """All that decides a loss, without addresses of functions, which differ between processes."""
+    """All that decides a loss."""
     weights = getattr(loss, "weighting", None) or getattr(loss, "margin", None)
     described = f"{loss} {weights} {type(loss.temperature)} {loss.settings} {loss.post_hoc}"
-    return re.sub(r" at 0x[0-9a-f]+", "", described)
+    return without_addresses(described)
 
 
 def _lengths(labels: ShardedLabels, ranks: Ranks) -> list[int]:

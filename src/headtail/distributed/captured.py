@@ -22,6 +22,7 @@ from headtail.core.placement import Share
 from headtail.device.graphs import Pool, Record, failed_captures, record, stream_of
 from headtail.distributed.joint_batch import all_ready
 from headtail.distributed.own_draws import OwnPart
+from headtail.distributed.same_call import Facts
 from headtail.distributed.staged_step import StagedStep
 from headtail.errors import HeadtailError
 from headtail.losses.captured import Captured, Watched, tell_once
@@ -178,6 +179,14 @@ class ShardedGraphs:
         self._told: set[str] = set()
         self._agreed: AgreedStep | None = None
         self.free()
+
+    @property
+    def facts(self) -> Facts:
+        """What ranks must have written alike in `capture`, if they are ever to agree."""
+        return {
+            "`examples` in `head.capture`": f"{self.examples}",
+            "`messages` in `head.capture`": f"{self.whole}",
+        }
 
     def free(self) -> None:
         """Free all graphs, and the room of the gradients that they fill; ranks agree again."""

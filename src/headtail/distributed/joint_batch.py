@@ -15,6 +15,7 @@ from headtail.collectives.gather import gather_rows
 from headtail.collectives.ranks import Ranks
 from headtail.collectives.shared import states_of_all
 from headtail.core.targets import Pairs, Target
+from headtail.distributed.same_call import Facts, digest_of_facts, refuse_unlike
 from headtail.errors import HeadtailError
 from headtail.losses.inputs import by_position, check_hidden
 from headtail.losses.options import Settings
@@ -29,6 +30,8 @@ READY = 1 << OPTIONS
 """The flag of a rank that can take its step in stages."""
 REPLAYED = READY << 1
 """The flag of a rank that does so already, and does not wait for these numbers."""
+DIGEST = REPLAYED << 1
+"""Times this, a digest of all else that must be the same on all ranks follows the flags."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +86,12 @@ class OwnBatch:
             settings.weights(pairs)  # refuses those that do not fit
         return cls(hidden, pairs, settings, known, positions)
 
-    def numbers(self, seed: int, *, given: bool, ready: bool) -> list[int]:
+    def numbers(self, seed: int, facts: Facts, *, given: bool, ready: bool) -> list[int]:
         """What other ranks must know before anything else travels.
 
         Args:
             seed: this rank's; that of the first rank decides what ranks draw together.
+            facts: what must be the same on all ranks.
             given: whether negatives were drawn ahead.
             ready: whether this rank can take the step in stages.
         """
@@ -98,6 +102,7 @@ class OwnBatch:
             given,
         ]
         flags = sum(bool(option) << place for place, option in enumerate([*options, ready]))
+        flags += digest_of_facts(facts) * DIGEST
         known = 0 if self.known is None else len(self.known.label)
         pairs = len(self.pairs.label)
         return [len(self.hidden), pairs, known, self.pairs.multi_label, flags, seed]
@@ -142,17 +147,12 @@ class JointBatch:
         Args:
             batch: this rank's.
             ranks: they.
-            table: the numbers of all ranks.
+            table: the numbers of all ranks, with which `check_alike` agrees.
         """
         ranks.check_device("hidden", batch.hidden)
-        examples, pairs, known, several, flags, seeds = (
+        examples, pairs, known, several, _, seeds = (
             list(column) for column in zip(*table, strict=True)
         )
-        if len({flag % READY for flag in flags}) > 1:
-            raise HeadtailError(
-                "Ranks call the head in different ways: `draw`, `sample_weight`, `known_positives` "
-                "or groups of targets are there on some ranks only. Pass them on all ranks."
-            )
         first = sum(examples[: ranks.rank])
         size = (first, sum(examples))
         joint = _gathered(batch.pairs, ranks, pairs, size, several=any(several))
@@ -178,6 +178,24 @@ class JointBatch:
 def replayed(numbers: list[int]) -> bool:
     """Whether a rank with these numbers takes its step in stages already."""
     return numbers != REFUSED and bool(numbers[-2] & REPLAYED)
+
+
+def check_alike(ranks: Ranks, table: list[list[int]], facts: Facts) -> None:
+    """Refuse calls that differ by rank in what must be the same; every rank raises the same error.
+
+    Args:
+        ranks: who must all call it.
+        table: the numbers of all ranks.
+        facts: this rank's.
+    """
+    flags = [numbers[-2] for numbers in table]
+    if len({flag % READY for flag in flags}) > 1:
+        raise HeadtailError(
+            "Ranks call the head in different ways: `draw`, `sample_weight`, `known_positives` "
+            "or groups of targets are there on some ranks only. Pass them on all ranks."
+        )
+    if len({flag // DIGEST for flag in flags}) > 1:
+        refuse_unlike(ranks, "the head", facts)
 
 
 def all_ready(table: list[list[int]]) -> bool:

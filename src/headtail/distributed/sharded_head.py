@@ -27,11 +27,13 @@ from headtail.distributed.joint_batch import (
     REFUSED,
     JointBatch,
     OwnBatch,
+    check_alike,
     replayed,
 )
 from headtail.distributed.moving import fill_rows, move_table
 from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
 from headtail.distributed.own_labels import own_labels
+from headtail.distributed.same_call import Facts, LossFacts, facts_of_states
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import Asked, best_of_all
 from headtail.distributed.together import everywhere, number_of_first, refuse_everywhere, tried
@@ -96,6 +98,7 @@ class ShardedLabelHead(nn.Module):
         check_agreement(ranks, self.labels, loss, facts)
         self.part = self._part_of(loss, self.labels)
         self._graphs = ShardedGraphs(ranks)
+        self._loss_facts = LossFacts()
         shape = (len(self.share), dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = None
@@ -145,7 +148,8 @@ class ShardedLabelHead(nn.Module):
             draw: negatives that were drawn ahead, the same on all ranks.
             generator: source of the negatives' randomness. Each rank draws its own by its own, and
                 that of rank 0 decides what all of them draw together (`WithinBatch`, `Queue`).
-            **options: options that change from batch to batch: `known_positives`, `sample_weight`.
+            **options: options that change from batch to batch: `known_positives`, `sample_weight`;
+                and others, which must be the same on all ranks.
         """
         call = None
         # `ignore_index=None` promises that all targets count, which stages need not know.
@@ -162,12 +166,14 @@ class ShardedLabelHead(nn.Module):
         ready = own is not None and call is not None and reason is None
         seed = new_seed(generator)
         given = draw is not None
-        numbers = REFUSED if own is None else own.numbers(seed, given=given, ready=ready)
+        facts = {} if own is None else self._facts(own)
+        numbers = REFUSED if own is None else own.numbers(seed, facts, given=given, ready=ready)
         table = self.ranks.numbers(numbers, self.weight.device)
         if any(map(replayed, table)):
             refuse_mixed(error)
         if own is None or REFUSED in table:
             refuse_everywhere(self.ranks, error)
+        check_alike(self.ranks, table, facts)
         size = self._graphs.agreed_size(table)
         if call is not None and self.part is not None and size is not None:
             return self._graphs.begin(call, seed, self.part, self.share, size)
@@ -188,6 +194,11 @@ class ShardedLabelHead(nn.Module):
     def _own_batch(self, hidden: Tensor, target: Target, options: Options) -> OwnBatch:
         settings = self.loss.settings_with(options)
         return OwnBatch.of(hidden, target, settings, self.weight, self.labels.num_labels)
+
+    def _facts(self, own: OwnBatch) -> Facts:
+        """What all ranks must do alike in this step."""
+        of_loss = self._loss_facts.of(self.loss, own.settings)
+        return of_loss | facts_of_states(own.hidden) | self._graphs.facts
 
     def _part_of(self, loss: Loss, labels: ShardedLabels) -> OwnPart | None:
         """The loss's sampler as this rank sees it."""
@@ -244,7 +255,8 @@ class ShardedLabelHead(nn.Module):
             candidates: labels to choose from, as for `LabelHead`; they may differ by rank. Where
                 all ranks have some, only their rows are read.
             exclude: labels that must not be returned, for each example, as for `LabelHead`.
-            post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$. By default that of the loss.
+            post_hoc: τ, the same on all ranks; labels are ranked by $f_{y} - \tau \log \pi_{y}$. By
+                default that of the loss.
         """
         lists = (candidates, exclude)
         table, asked = everywhere(self.ranks, lambda: self._asked(hidden, k, *lists, post_hoc))

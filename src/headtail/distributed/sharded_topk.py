@@ -18,6 +18,12 @@ from headtail.collectives.ranks import Ranks
 from headtail.core.listed import Listed
 from headtail.core.placement import Share
 from headtail.core.topk import TopK, better, without_excluded
+from headtail.distributed.same_call import (
+    Facts,
+    digest_of_facts,
+    facts_of_states,
+    refuse_unlike,
+)
 from headtail.rows.decay import catch_up
 from headtail.rows.rounding import widened
 
@@ -50,7 +56,7 @@ def best_of_all(table: ScoredTable, share: Share, asked: Asked, ranks: Ranks) ->
         asked: by this rank.
         ranks: who must all call it.
     """
-    everyone = _of_all(asked, ranks)
+    everyone = _of_all(asked, ranks, _facts(table, asked))
     if any(other.candidates is not None for other in everyone):
         parts = [_own_best(table, share, other) for other in everyone]
     else:
@@ -105,13 +111,27 @@ def _own_pairs(pairs: Listed, share: Share) -> Listed:
     return Listed(pairs.row[here], places[here])
 
 
-def _of_all(asked: Asked, ranks: Ranks) -> list[Asked]:
-    """What each rank asks for."""
+def _facts(table: ScoredTable, asked: Asked) -> Facts:
+    """What all ranks must ask for alike."""
+    alike = {"`k`": f"{asked.k}", "`post_hoc`": f"{float(table.post_hoc)}"}
+    return alike | facts_of_states(asked.hidden)
+
+
+def _of_all(asked: Asked, ranks: Ranks, facts: Facts) -> list[Asked]:
+    """What each rank asks for.
+
+    Args:
+        asked: by this rank.
+        ranks: who must all call it.
+        facts: what they must ask for alike.
+    """
     device = asked.hidden.device
     lists = [_columns(asked.excluded, device), _columns(asked.candidates, device)]
     kinds = [_kind(asked.excluded), _kind(asked.candidates)]
-    numbers = ranks.numbers([len(asked.hidden), *map(len, lists), *kinds], device)
-    sizes, *lengths = (list(column) for column in zip(*numbers, strict=True))
+    own = [digest_of_facts(facts), len(asked.hidden), *map(len, lists), *kinds]
+    digests, sizes, *lengths = map(list, zip(*ranks.numbers(own, device), strict=True))
+    if len(set(digests)) > 1:
+        refuse_unlike(ranks, "`topk`", facts)
     hidden = gather_rows(asked.hidden.detach(), ranks, sizes).split(sizes)
     columns = [
         gather_rows(own, ranks, length).split(length) if any(length) else [own[:0]] * ranks.size

@@ -55,14 +55,21 @@ def raise_alike(problem: str, failed: Exception | None) -> NoReturn:
 
 def first_problem(ranks: Ranks, problem: str | None) -> str | None:
     """The sentence of the first rank that has one, on every rank."""
-    own = list((problem or "").encode())
+    return next(filter(None, texts_of_all(ranks, problem or "")), None)
+
+
+def texts_of_all(ranks: Ranks, text: str) -> list[str]:
+    """The texts of all ranks, on every rank."""
+    own = list(text.encode())
     lengths = [length for (length,) in ranks.numbers([len(own)], _CPU)]
     if not any(lengths):
-        return None
+        return [""] * ranks.size
     padded = own + [0] * (max(lengths) - len(own))
     texts = ranks.numbers(padded, _CPU)
-    said = next(rank for rank, length in enumerate(lengths) if length)
-    return bytes(texts[said][: lengths[said]]).decode(errors="replace")
+    return [
+        bytes(text[:length]).decode(errors="replace")
+        for text, length in zip(texts, lengths, strict=True)
+    ]
 
 
 def number_of_first(ranks: Ranks, number: int) -> int:

@@ -10,7 +10,9 @@ from typing import Literal
 Collective = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"]
 
 NUMBERS = 6
-"""Whole numbers of each rank that are exchanged first: sizes, options and the seed."""
+"""Whole numbers of each rank that are exchanged first: sizes, flags with a digest of what must be
+the same on all ranks, and the seed.
+"""
 WHOLE = 8
 """Bytes of an int64, and of a float64."""
 SUMMED = 4

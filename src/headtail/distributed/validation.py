@@ -12,9 +12,10 @@ from headtail.core.targets import Ragged
 from headtail.core.weightings import FromMargin
 from headtail.data.bag import ragged_rows
 from headtail.data.points import Points
-from headtail.distributed.joint_batch import JointBatch, OwnBatch
+from headtail.distributed.joint_batch import JointBatch, OwnBatch, check_alike
 from headtail.distributed.own_draws import every_own_label
 from headtail.distributed.own_margin import own_margin
+from headtail.distributed.same_call import facts_of_settings, facts_of_states
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.encoders import Model
@@ -82,7 +83,9 @@ def loss_over_all(
     settings = loss.settings_with({"reduction": "sum"})
     num_labels = head.labels.num_labels
     own = OwnBatch.of(hidden, target, settings, head.weight, num_labels)
-    table = head.ranks.numbers(own.numbers(0, given=False, ready=False), hidden.device)
+    facts = facts_of_settings(settings, loss) | facts_of_states(hidden)
+    table = head.ranks.numbers(own.numbers(0, facts, given=False, ready=False), hidden.device)
+    check_alike(head.ranks, table, facts)
     batch = JointBatch.of(own, head.ranks, table)
     rows = OwnRows(head.weight, head.bias, head.share, sparse=False)
     drawn = every_own_label(head.share, num_labels, hidden.device)
