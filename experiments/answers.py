@@ -240,7 +240,9 @@ QUESTIONS = (
         "results-tradeoff.md",
     ),
     Question(
-        "Should I train for the tail, or adjust the answers afterwards?", _adjusting, "results-tradeoff.md"
+        "Should I train for the tail, or adjust the answers afterwards?",
+        _adjusting,
+        "results-tradeoff.md",
     ),
     Question(
         "How many uniform negatives do tail weights need to reach the logit-adjusted loss?",
@@ -252,8 +254,16 @@ QUESTIONS = (
         _claim("softmax against importance of the whole batch"),
         "#the-paper-s-claims",
     ),
-    Question("Can I tell before training which way a scheme leans?", _leans, "#does-the-predicted-lean-order-the-schemes"),
-    Question("Is the learning rate a knob of head and tail too?", _rate, "#is-the-learning-rate-a-knob-of-head-and-tail-too"),
+    Question(
+        "Can I tell before training which way a scheme leans?",
+        _leans,
+        "#does-the-predicted-lean-order-the-schemes",
+    ),
+    Question(
+        "Is the learning rate a knob of head and tail too?",
+        _rate,
+        "#is-the-learning-rate-a-knob-of-head-and-tail-too",
+    ),
     Question("How far can I trust these numbers?", _trusted, "#how-it-was-done"),
 )
 

@@ -15,9 +15,13 @@ from statistics import fmean
 from by_seed import BySeed, Values
 from claim_sentences import claims_table
 from claims import Line, claimed_parts, decided
-from study_tables import publish, read_table, shown
+from evidence import LEAN
+from stats.correlation import rank_correlation
+from study_tables import publish, read_table, shown, write_table
 
 RESULTS = Path(__file__).parent / "results"
+LEANS = RESULTS / "retrieval-leans.csv"
+ORDERS = RESULTS / "retrieval-lean-order.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "results-first.md"
 SLICES = ("head", "torso", "tail")
 SETS = ("delicious", "diginetica", "nowplaying")
@@ -98,6 +102,34 @@ def at_ten(values: Values) -> str:
     return markdown(["R@10 head / tail / full", *(TITLES[name] for name in SETS)], rows)
 
 
+def orders(values: Values, leans: Sequence[Line]) -> list[Line]:
+    """How well predicted leans order measured shifts: of all schemes but the softmax, which has
+    neither, and of the paper's eight.
+    """
+    lines = []
+    for name in SETS:
+        data = BySeed(values, name)
+        lean = {line["scheme"]: float(line["lean"]) for line in leans if line["dataset"] == name}
+        for group, schemes in (("all", (EXACT[1], *SAMPLED)), ("paper", SAMPLED)):
+            shifts = [data.difference(x, "softmax", "recall@10", LEAN).difference for x in schemes]
+            found = rank_correlation([lean[scheme] for scheme in schemes], shifts)
+            about = {"dataset": name, "group": group, "schemes": str(found.number)}
+            numbers = {"correlation": f"{found.value:.3f}", "p": f"{found.p:.2g}"}
+            lines.append(about | numbers)
+    return lines
+
+
+def orders_table(lines: Sequence[Line]) -> str:
+    """These, as Markdown."""
+    rows = ["| data | schemes | rank correlation | p |", "|---|---|--:|--:|"]
+    for line in lines:
+        which = "the paper's" if line["group"] == "paper" else "all"
+        number = f"{float(line['correlation']):.2f}"
+        cells = (TITLES[line["dataset"]], f"{which} {line['schemes']}", number, line["p"])
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def verdicts_of(values: Values) -> list[Line]:
     """The claims of `claims.py` on the three data sets."""
     each = (claimed_parts(BySeed(values, name), "recall@10", None) for name in SETS)
@@ -109,6 +141,7 @@ def tables(values: Values) -> dict[str, str]:
     excluded = [f"uniform{x}:{w}" for w in WEIGHTS for x in ("", "(excluded)")]
     contrastive = [f"contrastive/{name}" for name in (EXACT[1], *SAMPLED)]
     parts = {"recall at 10": at_ten(values), "claims": claims_table(verdicts_of(values))}
+    parts["leans"] = orders_table(orders(values, read_table(LEANS)))
     parts["recall at 1"] = at_one(values)
     parts["excluded"] = of_dataset(values, "delicious", excluded)
     for name in dict.fromkeys(key[0] for key in values):
@@ -119,4 +152,5 @@ def tables(values: Values) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    write_table(ORDERS, orders(read_values(), read_table(LEANS)))
     publish(PAGE, tables(read_values()))

@@ -154,7 +154,7 @@ class SchemeWork:
         names = [self._perform(run, data, stop).name for run in runs]
         about = {"scheme": name, "lr": choice[0], "epochs": choice[1], "seeds": len(names)}
         about |= {"edges": edges(plan, tried), "tries": len(tried), "runs": names}
-        about |= _explained(with_defaults(runs[0], data), data)
+        about |= explained(with_defaults(runs[0], data), data)
         store = Store(self.folder)
         for one in done.values():
             if one.name not in names:
@@ -175,7 +175,7 @@ class SchemeWork:
         return Also(self.taus, self.protocol.final > 1 and not searching)
 
 
-def _explained(run: SettledRun, data: DataSet) -> dict[str, Any]:
+def explained(run: SettledRun, data: DataSet) -> dict[str, Any]:
     """What is predicted of a scheme without training: its lean, in nats."""
     [about] = explain_schemes([run], data).values()
     return {"lean": about.get("lean"), "m": about.get("m")}

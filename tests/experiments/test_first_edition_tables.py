@@ -5,7 +5,7 @@ from __future__ import annotations
 import first_edition_tables as tables
 import pytest
 from evidence import LEAN
-from study_tables import place_in
+from study_tables import place_in, read_table
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +48,14 @@ def test_verdicts_of_the_rows_are_of_the_three_data_sets(values):
         if (line["claim"], line["dataset"]) == ("constant against softmax", "delicious")
     ]
     assert boost["verdict"] == "holds"
+
+
+def test_committed_orders_are_those_of_the_rows(values):
+    lines = tables.orders(values, read_table(tables.LEANS))
+    assert read_table(tables.ORDERS) == lines
+    [delicious] = [x for x in lines if (x["dataset"], x["group"]) == ("delicious", "all")]
+    assert int(delicious["schemes"]) == 9
+    flipped = [x | {"lean": str(-float(x["lean"]))} for x in read_table(tables.LEANS)]
+    assert float(tables.orders(values, flipped)[0]["correlation"]) == -float(
+        lines[0]["correlation"]
+    )
