@@ -62,7 +62,7 @@ def draw_leans(axis) -> None:
             ha="left" if falls else "right",
             fontsize=9.5,
         )
-    axis.set(xscale="log", xlabel="label, most frequent first", ylabel="favoured by (nats)")
+    axis.set(xscale="log", xlabel="label, most frequent first", ylabel="favoured over the most\nfrequent label by (nats)")
     title(axis, "Which labels a scheme favours")
 
 
@@ -80,10 +80,10 @@ def draw_noise(axis) -> None:
             fontsize=9.5,
         )
     axis.set_yticks(range(len(noise)), list(noise)[::-1], fontsize=9.5)
-    axis.set(xscale="log", xlim=(0.5, 200), xlabel="squared error of the loss")
+    axis.set(xscale="log", xlim=(0.5, 200), xlabel="squared error of the loss, σ²/(mμ²)")
     axis.grid(axis="y", color="#eeeeee", lw=0.8)
     axis.set_axisbelow(True)
-    title(axis, f"Noise, trained model, m = {NEGATIVES}")
+    title(axis, f"Noise on Diginetica, m = {NEGATIVES}")
 
 
 def title(axis, text: str) -> None:
