@@ -16,8 +16,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from headtail import HeadtailError, Run, Trainer, load
 from headtail.collectives.gather import gather
@@ -26,6 +24,7 @@ from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
 from headtail.data.slices import data_slices
+from headtail.device import parts
 from headtail.distributed import as_one, table_file
 from headtail.distributed.own_margin import lean_of_ranks, own_margin
 from headtail.evaluation.dial import dial_of
@@ -37,6 +36,7 @@ from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
 from headtail.training.saved_model import load_model
 from headtail.training.trainer import Trained
+from tests.device.largest import LargestTensor
 
 DATA = "synthetic:points=240,test=51,features=90,labels=37"
 SHARDED = Engine(sharded=True)
@@ -167,20 +167,6 @@ def it_learns_from_images_alike_on_all_ranks_and_resumes() -> None:
         assert all(map(torch.equal, *buffers))
 
 
-class _LargestTensor(TorchDispatchMode):
-    """The bytes of the largest tensor that any operation makes; views of others are none."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
-        result = function(*args, **(kwargs or {}))
-        known = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if isinstance(t, Tensor)}
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in known:
-                self.bytes = max(self.bytes, tensor.nbytes)
-        return result
-
-
 def no_rank_holds_the_table_to_write_its_model_or_to_read_the_best() -> None:
     data = load("synthetic:points=2700,test=51,features=90,labels=4001")
     usual = table_file.BLOCK
@@ -191,19 +177,41 @@ def no_rank_holds_the_table_to_write_its_model_or_to_read_the_best() -> None:
             model = trainer.model
             table = model.head.weight.nbytes
             assert table > 40_000
-            with _LargestTensor() as largest:
+            with LargestTensor() as largest:
                 trainer.files.save_model(model)
             assert largest.bytes < table / 4, (largest.bytes, table)
             before = [parameter.detach().clone() for parameter in model.parameters()]
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.zero_()
-            with _LargestTensor() as largest:
+            with LargestTensor() as largest:
                 trainer.files.restore_best(model)
             assert largest.bytes < table / 4, (largest.bytes, table)
             assert all(map(torch.equal, before, model.parameters()))
     finally:
         table_file.BLOCK = usual
+
+
+def no_rank_copies_its_table_to_find_weights_that_are_not_finite() -> None:
+    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    usual = parts.PART
+    parts.PART = 2**12
+    try:
+        with _folder() as folder:
+            trainer = Trainer(_run("queue:tail"), data, folder, engine=SHARDED)
+            table = trainer.model.head.weight
+            # Written while training goes on, it is copied to host memory as a whole.
+            trainer.files.save_checkpoint = lambda *_: None
+            with LargestTensor() as largest:
+                trainer._save()
+            assert largest.bytes < table.nbytes / 4, (largest.bytes, table.nbytes)
+            if dist.get_rank() == 1:
+                with torch.no_grad():
+                    table[-1, 0] = torch.nan
+            with pytest.raises(HeadtailError, match="no longer a finite number"):
+                trainer._save()
+    finally:
+        parts.PART = usual
 
 
 def its_model_file_is_that_of_one_process_byte_for_byte() -> None:

@@ -26,6 +26,7 @@ from headtail.data.points import DataSet, Points
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
+from headtail.device.parts import all_finite
 from headtail.distributed.own_margin import lean_of_ranks
 from headtail.distributed.shared_folder import check_shared
 from headtail.distributed.validation import ShardedValidation
@@ -386,7 +387,7 @@ class Trainer:
         self._saved = time.monotonic()
         if self.folder is None:
             return
-        finite = all(bool(parameter.isfinite().all()) for parameter in self.model.parameters())
+        finite = all(map(all_finite, self.model.parameters()))
         if any(self.accord.any(not finite)):
             raise self._diverged("some weight is no longer a finite number")
         if self.state.finished and (self.validation is None or not self.state.best_epoch):
