@@ -25,7 +25,7 @@ from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
 from headtail.data.slices import data_slices
 from headtail.device import parts
-from headtail.distributed import as_one, table_file
+from headtail.distributed import as_one, exact_in_blocks, table_file
 from headtail.distributed.own_margin import lean_of_ranks, own_margin
 from headtail.evaluation.dial import dial_of
 from headtail.evaluation.measures import best_labels, measures_of
@@ -284,6 +284,24 @@ def the_implicit_loss_is_that_of_what_ranks_draw_together() -> None:
         own = all_.model.head.share.labels()
         values = [m.log_positive(own)[:, None] + m.log_negative(own) for m in (margin, implied)]
         torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
+
+
+def no_rank_copies_its_table_to_measure_the_implicit_loss() -> None:
+    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    usual = exact_in_blocks.SCORES_AT_ONCE
+    exact_in_blocks.SCORES_AT_ONCE = 2**10
+    try:
+        trainer = Trainer(_run("uniform:tail"), data, engine=SHARDED)
+        trainer.model.eval()
+        table = trainer.model.head.weight
+        measured: Any = trainer.validation
+        measured.validation.at_once = 4
+        with LargestTensor() as largest:
+            in_blocks = measured.measure(trainer.model)
+        assert largest.bytes < table.nbytes / 4, (largest.bytes, table.nbytes)
+    finally:
+        exact_in_blocks.SCORES_AT_ONCE = usual
+    assert measured.measure(trainer.model) == pytest.approx(in_blocks, rel=1e-6)
 
 
 class _StopsAfter(Callback):

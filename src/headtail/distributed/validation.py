@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from headtail.core.targets import Ragged
-from headtail.core.weightings import FromMargin
 from headtail.data.bag import ragged_rows
 from headtail.data.points import Points
+from headtail.distributed.exact_in_blocks import exact_loss_in_blocks
 from headtail.distributed.joint_batch import JointBatch, OwnBatch
-from headtail.distributed.own_draws import every_own_label
 from headtail.distributed.own_margin import own_margin
 from headtail.distributed.sharded_head import ShardedLabelHead
-from headtail.distributed.sharded_loss import OwnRows, sharded_loss
+from headtail.distributed.sharded_loss import OwnRows
 from headtail.encoders import Model
-from headtail.evaluation.topk import SCORES_AT_ONCE, blocks, own_points
+from headtail.evaluation.topk import blocks, own_points
 from headtail.evaluation.validation import Validation, exact_loss_of
 from headtail.losses import ExactLoss
 
@@ -46,13 +45,12 @@ class ShardedValidation:
         head.flush()
         every = self.validation.points
         own = _own_part(every, head)
-        most = max(1, SCORES_AT_ONCE // every.num_labels)
         total = torch.zeros((), dtype=torch.float64, device=head.weight.device)
-        for ids, features in blocks(own, model, min(most, self.validation.at_once)):
+        for ids, features in blocks(own, model, self.validation.at_once):
             labels = ragged_rows(own.labels, ids)
             device = head.weight.device
             target = Ragged(labels.values.long().to(device), labels.offsets.to(device))
-            total += loss_over_all(head, self._implicit, model.encode(features), target).double()
+            total += loss_over_all(head, self._implicit, model.encode(features), target)
         return float(total) / every.num_pairs
 
 
@@ -71,7 +69,8 @@ def _own_part(points: Points, head: ShardedLabelHead) -> Points:
 def loss_over_all(
     head: ShardedLabelHead, loss: ExactLoss, hidden: Tensor, target: Ragged
 ) -> Tensor:
-    """A loss over all labels of the batches of all ranks, summed over their targets.
+    """A loss over all labels of the batches of all ranks, summed over their targets. Its memory does
+    not grow with the number of labels.
 
     Args:
         head: has the rows of this rank.
@@ -80,10 +79,8 @@ def loss_over_all(
         target: of this rank.
     """
     settings = loss.settings_with({"reduction": "sum"})
-    num_labels = head.labels.num_labels
-    own = OwnBatch.of(hidden, target, settings, head.weight, num_labels)
+    own = OwnBatch.of(hidden, target, settings, head.weight, head.labels.num_labels)
     table = head.ranks.numbers(own.numbers(0, given=False, ready=False), hidden.device)
     batch = JointBatch.of(own, head.ranks, table)
     rows = OwnRows(head.weight, head.bias, head.share, sparse=False)
-    drawn = every_own_label(head.share, num_labels, hidden.device)
-    return sharded_loss(batch, rows, drawn, FromMargin(loss.margin))
+    return exact_loss_in_blocks(batch, rows, loss.margin)
