@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headtail import HeadtailError, Run, Trainer, load
+from headtail.collectives.accord import Accord
 from headtail.collectives.gather import gather
 from headtail.core.labels import Labels
 from headtail.core.sharded_labels import ShardedLabels
@@ -31,6 +32,7 @@ from headtail.evaluation.dial import dial_of
 from headtail.evaluation.measures import best_labels, measures_of
 from headtail.implicit.implied import implied_margin_of, lean_of
 from headtail.losses import SampledLoss
+from headtail.training import pace
 from headtail.training.callbacks import Callback, Progress
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
@@ -338,6 +340,61 @@ def a_stopped_run_goes_on_bit_for_bit() -> None:
         parts = Trainer(run, data, folder / "parts", engine=SHARDED).fit()
         assert parts.state == whole.state
         assert all(map(torch.equal, _weights(parts), _weights(whole)))
+
+
+class _SetAfter(threading.Event):
+    """An event that sets itself when it has been looked at so often: once in every step."""
+
+    def __init__(self, looks: float) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def ranks_meet_now_and_then_and_stop_after_the_same_step() -> None:
+    data = load(DATA)
+    run = _run("queue:tail", dropout=0.3, weight_decay=0.01)
+    seldom = Engine(sharded=True, check_every=1000, check_seconds=1e9)
+    usual = pace.NOTICED_AFTER
+    with _folder() as folder:
+        whole = Trainer(run, data, folder / "whole", engine=SHARDED).fit()
+        try:
+            # Never because of the time, and after every step.
+            for name, wait, looks, stopped in (("end", 1e9, 3, None), ("step", 0.0, 4, 5)):
+                pace.NOTICED_AFTER = wait
+                event = _SetAfter(looks if dist.get_rank() == 1 % dist.get_world_size() else 1e9)
+                trainer = Trainer(run, data, folder / name, engine=seldom, stop=event)
+                with _meetings() as meetings, pytest.raises(Stopped):
+                    trainer.fit()
+                steps = trainer.batches.steps
+                assert trainer.state.step == (stopped or steps)
+                # After the first two steps, the last one, and for weights that are not finite.
+                assert len(meetings) == (stopped or 3) + 1, meetings
+                parts = Trainer(run, data, folder / name, engine=SHARDED).fit()
+                assert parts.state == whole.state
+                assert all(map(torch.equal, _weights(parts), _weights(whole)))
+        finally:
+            pace.NOTICED_AFTER = usual
+
+
+@contextmanager
+def _meetings() -> Any:
+    """The messages that decisions take meanwhile."""
+    usual = Accord.highest
+    meetings: list[tuple[int, ...]] = []
+
+    def counted(accord: Accord, *numbers: int) -> tuple[int, ...]:
+        meetings.append(numbers)
+        return usual(accord, *numbers)
+
+    Accord.highest = counted
+    try:
+        yield meetings
+    finally:
+        Accord.highest = usual
 
 
 def a_run_of_one_process_is_not_continued_by_ranks() -> None:

@@ -69,8 +69,9 @@ def _own_part(points: Points, head: ShardedLabelHead) -> Points:
 def loss_over_all(
     head: ShardedLabelHead, loss: ExactLoss, hidden: Tensor, target: Ragged
 ) -> Tensor:
-    """A loss over all labels of the batches of all ranks, summed over their targets. Its memory does
-    not grow with the number of labels.
+    """A loss over all labels of the batches of all ranks, summed over their targets.
+
+    Its memory does not grow with the number of labels.
 
     Args:
         head: has the rows of this rank.
