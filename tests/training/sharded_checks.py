@@ -142,10 +142,10 @@ def its_model_answers_in_one_process_as_on_all_ranks() -> None:
 
 def it_learns_from_images_alike_on_all_ranks_and_resumes() -> None:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (4, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    labels = Ragged(torch.arange(40) % 4, torch.arange(41))
+    images = torch.randint(256, (6, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = Ragged(torch.arange(40) % 6, torch.arange(41))
     noise = torch.randint(30, (40, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    points = Points((images[labels.values] // 2) + noise, labels, num_labels=4)
+    points = Points((images[labels.values] // 2) + noise, labels, num_labels=6)
     data = DataSet("images", points, points)
     # Without validation, which would restore what rank 0 has saved.
     run = _run("uniform:tail", encoder="resnet20", negatives=3, batch=8, validation=0.0)
@@ -170,7 +170,7 @@ def it_learns_from_images_alike_on_all_ranks_and_resumes() -> None:
 
 
 def no_rank_holds_the_table_to_write_its_model_or_to_read_the_best() -> None:
-    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    data = load("synthetic:points=4050,test=51,features=90,labels=6001")
     usual = table_file.BLOCK
     table_file.BLOCK = 2**12
     try:
