@@ -2,8 +2,9 @@
 collective, and predicted step times. And how good such predictions are, on ranks of this machine.
 
 `paper`: one billion labels with 128 dimensions on 8, 64 and 256 H200s. Local work is fitted to the
-measured steps of one H200 in `results/head_step.csv`; links are as their makers state them. Bytes
-are those of `headtail.distributed.traffic`, which `tests/distributed` compares with what is sent.
+measured steps of one H200 in `results/head_step.csv`, and its bytes take what a copy takes there;
+links are as their makers state them. Bytes that travel are those of `headtail.distributed.traffic`,
+which `tests/distributed` compares with what is sent.
 `gloo`: predictions of the same kind for 2 and 4 processes here, against measured steps
 (`scale_gloo.py`).
 
@@ -67,16 +68,30 @@ ONE_LINK = Link(50e9, 10e-6)
 """The same if each GPU's data go through its own link alone."""
 
 
+COPIED = 4.2e12
+"""Bytes per second of a copy on an H200, measured."""
+PASSES = 4
+"""Times that a step in stages goes through [examples of all ranks, dim]: it reads their hidden
+states, writes and reads entries of the positives' rows, and writes gradients of the hidden states.
+"""
+BUFFERS = 3
+"""What a rank holds of that size: the hidden states, their gradients, and those entries."""
+
+
 @dataclass(frozen=True)
 class Local:
-    """Time of a rank's own work: a fixed part, and operations at a rate."""
+    """Time of a rank's own work: a fixed part, operations at a rate, and bytes at another."""
 
     fixed: float
     per_second: float
 
-    def seconds(self, examples: int, negatives: float, dim: int) -> float:
-        """Three products of [examples, dim] and [negatives, dim]."""
+    def of_operations(self, examples: int, negatives: float, dim: int) -> float:
+        """Three products of [examples, dim] and [negatives, dim], and the fixed part."""
         return self.fixed + 6 * examples * negatives * dim / self.per_second
+
+    def of_bytes(self, examples: int, dim: int) -> float:
+        """The passes, in float32."""
+        return PASSES * 4 * examples * dim / COPIED
 
 
 def fitted() -> tuple[Local, list[str], float]:
@@ -120,6 +135,16 @@ def memory_of(labels: int, ranks: int, dim: int) -> dict[str, float]:
     }
 
 
+def memory_of_step(examples: int, dim: int) -> dict[str, float]:
+    """Bytes that a rank holds for a step in stages, by what they are for.
+
+    Args:
+        examples: of all ranks.
+        dim: d.
+    """
+    return {"buffers of a step, float32": BUFFERS * 4.0 * examples * dim}
+
+
 def paper(batch: int, negatives: int) -> list[dict[str, object]]:
     """Rows of the table on paper."""
     local, cited, error = fitted()
@@ -133,6 +158,8 @@ def paper(batch: int, negatives: int) -> list[dict[str, object]]:
         for what, size in memory_of(LABELS, ranks, DIM).items():
             rows.append(row("memory", what, "GB", size / 1e9, **sizes))
         sizes |= {"batch": batch, "negatives": negatives}
+        for what, size in memory_of_step(batch * ranks, DIM).items():
+            rows.append(row("memory", what, "GB", size / 1e9, **sizes))
         for number, dtype in ((4, "float32"), (2, "bfloat16")):
             shape = StepShape(batch, DIM, batch * ranks, number=number, staged=True)
             for what, size in sent_per_step(shape, ranks).items():
@@ -154,8 +181,16 @@ def times(
     hops = sum(link.seconds(Message(m.what, m.collective, 0), ranks) for m in messages)
     total = sum(link.seconds(m, ranks) for m in messages)
     # Each rank scores the examples of all ranks, and draws its part of the negatives.
-    own = local.seconds(shape.examples * ranks, negatives / ranks, shape.dim)
-    parts = {"local": own, "latency": hops, "transfer": total - hops, "step": own + total}
+    examples = shape.examples * ranks
+    work = local.of_operations(examples, negatives / ranks, shape.dim)
+    passes = local.of_bytes(examples, shape.dim)
+    parts = {
+        "local": work,
+        "local bytes": passes,
+        "latency": hops,
+        "transfer": total - hops,
+        "step": work + passes + total,
+    }
     return [row("time", what, "us", value * 1e6, **given) for what, value in parts.items()]
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import headtail as ht
-from headtail.device import host_memory
+from headtail.device import parts
 from headtail.device.host_memory import HostTensor
 from headtail.files.tensors import load_tensors, save_tensors
 from headtail.rows.link import link_of
@@ -45,7 +45,7 @@ MODES = ("off", "always")
 def far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether tables are read as if a bus were in between."""
     monkeypatch.setattr(HostTensor, "is_far", property(lambda _: request.param))
-    monkeypatch.setattr(host_memory, "PART", 70 * D * 4)
+    monkeypatch.setattr(parts, "PART", 70 * D * 4)
     return request.param
 
 
@@ -360,7 +360,7 @@ def test_the_best_labels_are_exact(options, scheme, mode, far, monkeypatch):
 
 def test_the_table_is_streamed_in_parts(monkeypatch):
     monkeypatch.setattr(HostTensor, "is_far", property(lambda _: True))
-    monkeypatch.setattr(host_memory, "PART", 70 * D * 4)
+    monkeypatch.setattr(parts, "PART", 70 * D * 4)
     head, _ = make("host")
     sizes = []
     from headtail.answers import topk
@@ -382,7 +382,16 @@ def test_pending_decay_reaches_all_rows_in_parts(far):
     assert not link.decay.settled
     head.flush()
     assert link.decay.settled
-    assert [part.stop for part in head.weight.parts()] == [70, 140, 210, 280, 350, 420, 490, 500]
+    assert [part.stop for part in parts.parts(head.weight)] == [
+        70,
+        140,
+        210,
+        280,
+        350,
+        420,
+        490,
+        500,
+    ]
 
 
 def test_clipping_sees_the_gradient(far):

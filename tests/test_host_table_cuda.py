@@ -168,7 +168,7 @@ def test_gradients_are_on_the_gpu_and_can_be_clipped_and_scaled():
 ])  # fmt: skip
 @pytest.mark.parametrize("scheme", [SCHEMES[0], "cosface/frequency:tail@64"])
 def test_the_best_labels_are_those_of_a_table_on_the_gpu(options, scheme, monkeypatch):
-    monkeypatch.setattr("headtail.device.host_memory.PART", 2**24)
+    monkeypatch.setattr("headtail.device.parts.PART", 2**24)
     heads = [make(placement, scheme, labels=100_000)[0] for placement in ("host", "device")]
     hidden = torch.randn(3, D, device="cuda")
     if "exclude" in options:

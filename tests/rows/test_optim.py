@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
+from headtail.device import parts
 from headtail.rows.decay import catch_up, catch_up_embeddings, owed, owes
 from headtail.rows.optimizers import DenseSGD
+from tests.device.largest import LargestTensor
 
 f64 = torch.float64
 SIZE = 12
@@ -318,6 +320,27 @@ def test_the_state_of_another_optimiser_is_refused():
     saved = RowAdagrad([table()], lr=0.1).state_dict()
     with pytest.raises(HeadtailError, match="no `betas`, which `RowAdam` needs: it is that of ano"):
         RowAdam([table()], lr=0.1).load_state_dict(saved)
+
+
+@pytest.mark.parametrize("dtype", [f64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wide", [True, False])
+def test_pending_decay_reaches_a_table_in_parts_with_the_same_bits(dtype, wide, monkeypatch):
+    shape = (500, 16) if wide else (500,)
+    first = torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape).to(dtype)
+    tables = []
+    sizes = []
+    for part in (parts.PART, 50 * first[:1].nbytes):
+        monkeypatch.setattr(parts, "PART", part)
+        weight = torch.nn.Parameter(first.clone())
+        owes(weight, -torch.arange(500, dtype=f64) / 100, -5.5)
+        torch.manual_seed(0)
+        with LargestTensor() as largest:
+            catch_up(weight)
+        tables.append(weight.detach())
+        sizes.append(largest.bytes)
+    assert torch.equal(*tables)
+    assert not tables[0].equal(first)
+    assert sizes[1] <= sizes[0] / 9
 
 
 def test_a_bfloat16_table_is_decayed_by_the_whole_factor():

@@ -16,27 +16,29 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from headtail import HeadtailError, Run, Trainer, load
+from headtail.collectives.accord import Accord
 from headtail.collectives.gather import gather
 from headtail.core.labels import Labels
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
 from headtail.data.slices import data_slices
-from headtail.distributed import as_one, table_file
+from headtail.device import parts
+from headtail.distributed import as_one, exact_in_blocks, table_file
 from headtail.distributed.own_margin import lean_of_ranks, own_margin
 from headtail.evaluation.dial import dial_of
 from headtail.evaluation.measures import best_labels, measures_of
 from headtail.implicit.implied import implied_margin_of, lean_of
 from headtail.losses import SampledLoss
+from headtail.training import pace
 from headtail.training.callbacks import Callback, Progress
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
 from headtail.training.saved_model import load_model
 from headtail.training.trainer import Trained
+from tests.device.largest import LargestTensor
 
 DATA = "synthetic:points=240,test=51,features=90,labels=37"
 SHARDED = Engine(sharded=True)
@@ -140,10 +142,10 @@ def its_model_answers_in_one_process_as_on_all_ranks() -> None:
 
 def it_learns_from_images_alike_on_all_ranks_and_resumes() -> None:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (4, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    labels = Ragged(torch.arange(40) % 4, torch.arange(41))
+    images = torch.randint(256, (6, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = Ragged(torch.arange(40) % 6, torch.arange(41))
     noise = torch.randint(30, (40, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    points = Points((images[labels.values] // 2) + noise, labels, num_labels=4)
+    points = Points((images[labels.values] // 2) + noise, labels, num_labels=6)
     data = DataSet("images", points, points)
     # Without validation, which would restore what rank 0 has saved.
     run = _run("uniform:tail", encoder="resnet20", negatives=3, batch=8, validation=0.0)
@@ -167,22 +169,8 @@ def it_learns_from_images_alike_on_all_ranks_and_resumes() -> None:
         assert all(map(torch.equal, *buffers))
 
 
-class _LargestTensor(TorchDispatchMode):
-    """The bytes of the largest tensor that any operation makes; views of others are none."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
-        result = function(*args, **(kwargs or {}))
-        known = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if isinstance(t, Tensor)}
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in known:
-                self.bytes = max(self.bytes, tensor.nbytes)
-        return result
-
-
 def no_rank_holds_the_table_to_write_its_model_or_to_read_the_best() -> None:
-    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    data = load("synthetic:points=4050,test=51,features=90,labels=6001")
     usual = table_file.BLOCK
     table_file.BLOCK = 2**12
     try:
@@ -191,19 +179,41 @@ def no_rank_holds_the_table_to_write_its_model_or_to_read_the_best() -> None:
             model = trainer.model
             table = model.head.weight.nbytes
             assert table > 40_000
-            with _LargestTensor() as largest:
+            with LargestTensor() as largest:
                 trainer.files.save_model(model)
             assert largest.bytes < table / 4, (largest.bytes, table)
             before = [parameter.detach().clone() for parameter in model.parameters()]
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.zero_()
-            with _LargestTensor() as largest:
+            with LargestTensor() as largest:
                 trainer.files.restore_best(model)
             assert largest.bytes < table / 4, (largest.bytes, table)
             assert all(map(torch.equal, before, model.parameters()))
     finally:
         table_file.BLOCK = usual
+
+
+def no_rank_copies_its_table_to_find_weights_that_are_not_finite() -> None:
+    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    usual = parts.PART
+    parts.PART = 2**12
+    try:
+        with _folder() as folder:
+            trainer = Trainer(_run("queue:tail"), data, folder, engine=SHARDED)
+            table = trainer.model.head.weight
+            # Written while training goes on, it is copied to host memory as a whole.
+            trainer.files.save_checkpoint = lambda *_: None
+            with LargestTensor() as largest:
+                trainer._save()
+            assert largest.bytes < table.nbytes / 4, (largest.bytes, table.nbytes)
+            if dist.get_rank() == 1:
+                with torch.no_grad():
+                    table[-1, 0] = torch.nan
+            with pytest.raises(HeadtailError, match="no longer a finite number"):
+                trainer._save()
+    finally:
+        parts.PART = usual
 
 
 def its_model_file_is_that_of_one_process_byte_for_byte() -> None:
@@ -278,6 +288,24 @@ def the_implicit_loss_is_that_of_what_ranks_draw_together() -> None:
         torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
 
 
+def no_rank_copies_its_table_to_measure_the_implicit_loss() -> None:
+    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    usual = exact_in_blocks.SCORES_AT_ONCE
+    exact_in_blocks.SCORES_AT_ONCE = 2**10
+    try:
+        trainer = Trainer(_run("uniform:tail"), data, engine=SHARDED)
+        trainer.model.eval()
+        table = trainer.model.head.weight
+        measured: Any = trainer.validation
+        measured.validation.at_once = 4
+        with LargestTensor() as largest:
+            in_blocks = measured.measure(trainer.model)
+        assert largest.bytes < table.nbytes / 4, (largest.bytes, table.nbytes)
+    finally:
+        exact_in_blocks.SCORES_AT_ONCE = usual
+    assert measured.measure(trainer.model) == pytest.approx(in_blocks, rel=1e-6)
+
+
 class _StopsAfter(Callback):
     """Asks for a stop on one rank only."""
 
@@ -312,6 +340,61 @@ def a_stopped_run_goes_on_bit_for_bit() -> None:
         parts = Trainer(run, data, folder / "parts", engine=SHARDED).fit()
         assert parts.state == whole.state
         assert all(map(torch.equal, _weights(parts), _weights(whole)))
+
+
+class _SetAfter(threading.Event):
+    """An event that sets itself when it has been looked at so often: once in every step."""
+
+    def __init__(self, looks: float) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def ranks_meet_now_and_then_and_stop_after_the_same_step() -> None:
+    data = load(DATA)
+    run = _run("queue:tail", dropout=0.3, weight_decay=0.01)
+    seldom = Engine(sharded=True, check_every=1000, check_seconds=1e9)
+    usual = pace.NOTICED_AFTER
+    with _folder() as folder:
+        whole = Trainer(run, data, folder / "whole", engine=SHARDED).fit()
+        try:
+            # Never because of the time, and after every step.
+            for name, wait, looks, stopped in (("end", 1e9, 3, None), ("step", 0.0, 4, 5)):
+                pace.NOTICED_AFTER = wait
+                event = _SetAfter(looks if dist.get_rank() == 1 % dist.get_world_size() else 1e9)
+                trainer = Trainer(run, data, folder / name, engine=seldom, stop=event)
+                with _meetings() as meetings, pytest.raises(Stopped):
+                    trainer.fit()
+                steps = trainer.batches.steps
+                assert trainer.state.step == (stopped or steps)
+                # After the first two steps, the last one, and for weights that are not finite.
+                assert len(meetings) == (stopped or 3) + 1, meetings
+                parts = Trainer(run, data, folder / name, engine=SHARDED).fit()
+                assert parts.state == whole.state
+                assert all(map(torch.equal, _weights(parts), _weights(whole)))
+        finally:
+            pace.NOTICED_AFTER = usual
+
+
+@contextmanager
+def _meetings() -> Any:
+    """The messages that decisions take meanwhile."""
+    usual = Accord.highest
+    meetings: list[tuple[int, ...]] = []
+
+    def counted(accord: Accord, *numbers: int) -> tuple[int, ...]:
+        meetings.append(numbers)
+        return usual(accord, *numbers)
+
+    Accord.highest = counted
+    try:
+        yield meetings
+    finally:
+        Accord.highest = usual
 
 
 def a_run_of_one_process_is_not_continued_by_ranks() -> None:

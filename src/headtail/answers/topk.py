@@ -13,7 +13,8 @@ from torch import Tensor
 from headtail.answers.scored_table import ScoredTable
 from headtail.core.listed import Listed
 from headtail.core.topk import TopK, better, without_excluded
-from headtail.device.host_memory import HostTensor, is_far
+from headtail.device.host_memory import is_far
+from headtail.device.parts import parts
 from headtail.errors import HeadtailError, Setting
 from headtail.kernels.dispatch import topk_kernel
 
@@ -73,9 +74,8 @@ def _best(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -
 
 def _best_of_parts(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -> TopK:
     """Of a table in host memory, whose parts are copied to the device, one after the other."""
-    assert isinstance(table.weight, HostTensor), "it is in host memory"
     best: TopK | None = None
-    for rows in table.weight.parts():
+    for rows in parts(table.weight):
         part = table.near(rows)
         within = None if excluded is None else excluded.within(rows)
         here = _best(part, hidden, min(k, len(part)), within)

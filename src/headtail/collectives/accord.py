@@ -32,10 +32,14 @@ class Accord:
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether some rank has raised it."""
+        return tuple(map(bool, self.highest(*map(int, flags))))
+
+    def highest(self, *numbers: int) -> tuple[int, ...]:
+        """For each number, the highest that some rank has."""
         if self.ranks is None:
-            return flags
-        every = self.ranks.numbers([int(flag) for flag in flags], _ON_HOST)
-        return tuple(any(column) for column in zip(*every, strict=True))
+            return numbers
+        every = self.ranks.numbers(list(numbers), _ON_HOST)
+        return tuple(max(column) for column in zip(*every, strict=True))
 
     def of_first(self, value: float) -> float:
         """The number that the first rank has, to the last bit."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +35,6 @@ from headtail.errors import HeadtailError
 
 PORTABLE_AND_MAPPED = 1 | 2
 """`cudaHostRegisterPortable | cudaHostRegisterMapped`: for kernels of every device."""
-PART = 2**28
-"""Bytes of a table that are worked on at a time, wherever all of it is needed."""
 
 
 class HostTensor(nn.Parameter):
@@ -130,12 +128,6 @@ class HostTensor(nn.Parameter):
         self.data = self.host = host
         self._memory = memory
         self.move(device)
-
-    def parts(self) -> Iterator[slice]:
-        """All rows, some at a time."""
-        rows = max(1, PART * len(self) // max(1, self.nbytes))
-        for start in range(0, len(self), rows):
-            yield slice(start, min(start + rows, len(self)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostTensor:
         """A copy in host memory, without what the table shares with others."""

@@ -255,8 +255,18 @@ def own_part(draw: Draw, share: Share) -> Draw:
     return replace(draw, ids=draw.ids[own], log_q=draw.log_q[own], slots=slots, void=None)
 
 
-def every_own_label(share: Share, num_labels: int, device: torch.device) -> Draw:
-    """Every label of this rank once, m·q = 1: with it, a sampled loss is the exact one."""
-    ids = share.labels().to(device)
+def every_own_label(
+    share: Share, num_labels: int, device: torch.device, places: slice = slice(None)
+) -> Draw:
+    """Every label of this rank once, m·q = 1: with it, a sampled loss is the exact one.
+
+    Args:
+        share: the rank's rows.
+        num_labels: L, of all ranks.
+        device: where the ids are made.
+        places: only the labels at these places of the share.
+    """
+    start, stop, _ = places.indices(len(share))
+    ids = share.labels(torch.arange(start, stop, device=device))
     log_q = torch.full((len(ids),), -math.log(num_labels), dtype=torch.float64, device=device)
     return Draw(ids, log_q, None, float(num_labels))

@@ -136,42 +136,110 @@ def _decoupled(terms: OwnTerms, settings: DecoupledSettings, batch: JointBatch) 
 
 def _terms(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -> OwnTerms:
     pairs = batch.pairs
-    settings = batch.settings
-    places = rows.share.own_places(pairs.label)
-    own = ((places >= 0) & ~pairs.ignored).nonzero().squeeze(1)
+    own, places = own_positives(batch, rows.share)
     drawn = rows.share.own_places(draw.ids)
     split = [len(own), len(drawn)]
-    weight, bias = rows.look_up(torch.cat([places[own], drawn]))
+    weight, bias = rows.look_up(torch.cat([places, drawn]))
     positive, negatives = weight.split(split)
-    hidden = batch.hidden
-    if settings.score == "cosine":
-        hidden, positive, negatives = map(directions, (hidden, positive, negatives))
-    f_y = (widened(pairs.rows(hidden)[own]) * widened(positive)).sum(-1)
-    if settings.score_margin is not None:
-        f_y = settings.score_margin.moved(f_y)
-    f = widened(pairs.rows(hidden @ negatives.T))
-    if bias is not None:
-        b_y, b = bias.split(split)
-        f_y = f_y + b_y
-        f = f + b
-    temperature: Any = settings.temperature
-    if isinstance(temperature, Tensor):
-        temperature = for_all(temperature, batch.ranks)
-    f_y = f_y / temperature
-    f = f / temperature
-    a, b = _log_weights(weighting, draw, batch)
-    known = torch.stack([f_y.double(), a[own]])
-    everyone = known.new_zeros(2, len(pairs.label)).index_copy(1, own, known)
+    b_y, b_n = (None, None) if bias is None else bias.split(split)
+    states = States.of(batch)
+    f_y = states.logits_of_own(own, positive, b_y)
+    f = states.logits(negatives, b_n)
+    a, b = own_log_weights(weighting, draw, batch)
+    known, a = told_to_all(batch, rows.share, own, (f_y, a))
+    mask = batch.settings.masks(pairs, draw, weighting)
+    return OwnTerms(known, a, f, b, mask, draw)
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """The hidden states of all ranks, as labels are scored against them.
+
+    Attributes:
+        hidden: `[B, d]`, of length 1 where scores are cosines.
+        temperature: what scores are divided by; its gradient is that of all ranks.
+        batch: of all ranks.
+    """
+
+    hidden: Float[Tensor, "B d"]
+    temperature: float | Tensor
+    batch: JointBatch
+
+    @classmethod
+    def of(cls, batch: JointBatch) -> States:
+        """Of a batch."""
+        settings = batch.settings
+        hidden = directions(batch.hidden) if settings.score == "cosine" else batch.hidden
+        temperature: Any = settings.temperature
+        if isinstance(temperature, Tensor):
+            temperature = for_all(temperature, batch.ranks)
+        return cls(hidden, temperature, batch)
+
+    def logits_of_own(
+        self, own: Int64[Tensor, " k"], rows: Float[Tensor, "k d"], bias: Tensor | None
+    ) -> Float[Tensor, " k"]:
+        """Logits of the positives of this rank, with the margin on their scores.
+
+        Args:
+            own: which of the pairs they are.
+            rows: theirs.
+            bias: `[k]` theirs, or None.
+        """
+        settings = self.batch.settings
+        if settings.score == "cosine":
+            rows = directions(rows)
+        hidden = self.batch.pairs.rows(self.hidden)[own]
+        f_y = (widened(hidden) * widened(rows)).sum(-1)
+        if settings.score_margin is not None:
+            f_y = settings.score_margin.moved(f_y)
+        if bias is not None:
+            f_y = f_y + bias
+        return f_y / self.temperature
+
+    def logits(self, rows: Float[Tensor, "m d"], bias: Tensor | None) -> Float[Tensor, "P m"]:
+        """Logits of labels for each pair.
+
+        Args:
+            rows: of the labels.
+            bias: `[m]` theirs, or None.
+        """
+        if self.batch.settings.score == "cosine":
+            rows = directions(rows)
+        f = widened(self.batch.pairs.rows(self.hidden @ rows.T))
+        if bias is not None:
+            f = f + bias
+        return f / self.temperature
+
+
+def own_positives(batch: JointBatch, share: Share) -> tuple[Int64[Tensor, " k"], Tensor]:
+    """Which of the pairs have labels of this rank, and the places of these."""
+    places = share.own_places(batch.pairs.label)
+    own = ((places >= 0) & ~batch.pairs.ignored).nonzero().squeeze(1)
+    return own, places[own]
+
+
+def told_to_all(
+    batch: JointBatch, share: Share, own: Int64[Tensor, " k"], known: tuple[Tensor, Tensor]
+) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+    """Logits and log-weights of all positives, each from the rank that holds it.
+
+    Args:
+        batch: of all ranks.
+        share: the rows of this rank.
+        own: which of the pairs have labels of this rank.
+        known: `[k]` logits of these and `[P]` log-weights, which are looked up for all pairs.
+    """
+    f_y, a = known
+    numbers = torch.stack([f_y.double(), a[own]])
+    label = batch.pairs.label
+    everyone = numbers.new_zeros(2, len(label)).index_copy(1, own, numbers)
     positive, a = sum_of(everyone, batch.ranks)
     # A CPU has refused labels that do not exist; on a GPU they make the loss NaN.
-    label = pairs.label
-    exists = (label >= 0) & (label < rows.share.placement.num_labels)
-    positive = positive.masked_fill(~exists & ~pairs.ignored, torch.nan)
-    mask = settings.masks(pairs, draw, weighting)
-    return OwnTerms(positive, a, f, b, mask, draw)
+    exists = (label >= 0) & (label < share.placement.num_labels)
+    return positive.masked_fill(~exists & ~batch.pairs.ignored, torch.nan), a
 
 
-def _log_weights(weighting: Weighting, draw: Draw, batch: JointBatch) -> tuple[Tensor, Tensor]:
+def own_log_weights(weighting: Weighting, draw: Draw, batch: JointBatch) -> tuple[Tensor, Tensor]:
     """(a, b): a of own positives, b of own negatives."""
     label = batch.pairs.label
     if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from headtail.core.targets import Ragged
-from headtail.core.weightings import FromMargin
 from headtail.data.bag import ragged_rows
 from headtail.data.points import Points
+from headtail.distributed.exact_in_blocks import exact_loss_in_blocks
 from headtail.distributed.joint_batch import JointBatch, OwnBatch, check_alike
-from headtail.distributed.own_draws import every_own_label
 from headtail.distributed.own_margin import own_margin
 from headtail.distributed.same_call import facts_of_settings, facts_of_states
 from headtail.distributed.sharded_head import ShardedLabelHead
-from headtail.distributed.sharded_loss import OwnRows, sharded_loss
+from headtail.distributed.sharded_loss import OwnRows
 from headtail.encoders import Model
-from headtail.evaluation.topk import SCORES_AT_ONCE, blocks, own_points
+from headtail.evaluation.topk import blocks, own_points
 from headtail.evaluation.validation import Validation, exact_loss_of
 from headtail.losses import ExactLoss
 
@@ -47,13 +46,12 @@ class ShardedValidation:
         head.flush()
         every = self.validation.points
         own = _own_part(every, head)
-        most = max(1, SCORES_AT_ONCE // every.num_labels)
         total = torch.zeros((), dtype=torch.float64, device=head.weight.device)
-        for ids, features in blocks(own, model, min(most, self.validation.at_once)):
+        for ids, features in blocks(own, model, self.validation.at_once):
             labels = ragged_rows(own.labels, ids)
             device = head.weight.device
             target = Ragged(labels.values.long().to(device), labels.offsets.to(device))
-            total += loss_over_all(head, self._implicit, model.encode(features), target).double()
+            total += loss_over_all(head, self._implicit, model.encode(features), target)
         return float(total) / every.num_pairs
 
 
@@ -74,6 +72,8 @@ def loss_over_all(
 ) -> Tensor:
     """A loss over all labels of the batches of all ranks, summed over their targets.
 
+    Its memory does not grow with the number of labels.
+
     Args:
         head: has the rows of this rank.
         loss: any loss over all labels, instead of the head's own.
@@ -81,12 +81,10 @@ def loss_over_all(
         target: of this rank.
     """
     settings = loss.settings_with({"reduction": "sum"})
-    num_labels = head.labels.num_labels
-    own = OwnBatch.of(hidden, target, settings, head.weight, num_labels)
+    own = OwnBatch.of(hidden, target, settings, head.weight, head.labels.num_labels)
     facts = facts_of_settings(settings, loss) | facts_of_states(hidden)
     table = head.ranks.numbers(own.numbers(0, facts, given=False, ready=False), hidden.device)
     check_alike(head.ranks, table, facts)
     batch = JointBatch.of(own, head.ranks, table)
     rows = OwnRows(head.weight, head.bias, head.share, sparse=False)
-    drawn = every_own_label(head.share, num_labels, hidden.device)
-    return sharded_loss(batch, rows, drawn, FromMargin(loss.margin))
+    return exact_loss_in_blocks(batch, rows, loss.margin)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import EllipsisType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 from weakref import ref
 
 import torch
 from torch import Tensor
 
 from headtail.device.host_memory import HostTensor
+from headtail.device.parts import parts
 from headtail.kernels.gradient import RowCounters, RowGradient
 from headtail.rows.rounding import widened, write_rows
 
@@ -47,8 +48,7 @@ class PendingDecay:
         if self.settled and not self.replayed and len(self.received) == len(table):
             return
         self._fit(table)
-        in_parts = rows is ... and isinstance(table, HostTensor)
-        for part in cast(HostTensor, table).parts() if in_parts else (rows,):
+        for part in parts(table) if rows is ... else (rows,):
             factor = (self.log_decay - self.received[part]).exp()
             factor = factor.reshape(-1, *[1] * (table.dim() - 1))
             old = widened(table[part])  # a bfloat16 factor would lose most of a small decay

@@ -241,3 +241,9 @@ def build_optimiser(run: SettledRun, model: Model) -> RowOptimizer | DenseSGD:
     rowwise = partial(RowAdagrad, per_row=True)
     kind = {"adagrad": RowAdagrad, "rowwise-adagrad": rowwise, "adam": RowAdam}[run.optimiser]
     return kind(model.parameters(), **options)
+
+
+def shares_parameters(model: nn.Module) -> bool:
+    """Whether some parameter belongs to two modules, or to one by two names."""
+    every = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
+    return len(set(every)) < len(every)

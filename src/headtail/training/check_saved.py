@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headtail.core.columns import Names
 from headtail.core.names import saved_names
 from headtail.core.targets import Ragged
+from headtail.device.parts import all_finite
 from headtail.errors import HeadtailError
 from headtail.samplers import Frequency
 from headtail.training.checkpoint import remembering, weights_of
@@ -160,7 +161,7 @@ class Saved:
 
     def check_finite(self, name: str, values: Tensor) -> None:
         """Refuse NaN and infinite values, and count them."""
-        if not values.is_floating_point() or bool(values.isfinite().all()):
+        if not values.is_floating_point() or all_finite(values):
             return
         number = int((~values.isfinite()).sum())
         raise HeadtailError(

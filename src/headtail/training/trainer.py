@@ -26,6 +26,7 @@ from headtail.data.points import DataSet, Points
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
+from headtail.device.parts import all_finite
 from headtail.distributed.own_margin import lean_of_ranks
 from headtail.distributed.shared_folder import check_shared
 from headtail.distributed.validation import ShardedValidation
@@ -41,6 +42,7 @@ from headtail.training.build_model import (
     build_model,
     build_optimiser,
     check_encoder,
+    shares_parameters,
     with_second_tower,
 )
 from headtail.training.callbacks import Callback, Callbacks, Progress
@@ -54,6 +56,7 @@ from headtail.training.held_out import (
     training_labels_of_ranks,
 )
 from headtail.training.interrupts import Stopped, interrupts
+from headtail.training.pace import Pace
 from headtail.training.recipes import with_defaults
 from headtail.training.run_files import RunFiles
 from headtail.training.saved_model import About, settings_of
@@ -124,6 +127,7 @@ class Trainer:
         self.engine = Engine() if engine is None else engine
         ranks = Ranks.of() if self.engine.sharded else None
         self.accord = Accord(ranks)
+        self._pace = Pace(self.accord)
         # What follows the run does so on one rank.
         self.callbacks = Callbacks(callbacks if self.accord.is_first else ())
         self.stop = stop
@@ -145,7 +149,7 @@ class Trainer:
         if not run.clip:
             # A table that two modules share gets two gradients, which must be summed first; so do
             # the copies of all ranks.
-            once = ranks is None and not _shares_parameters(self.model)
+            once = ranks is None and not shares_parameters(self.model)
             self.optimiser.inside_backward(at_once=once)
         self.batches = self._batches(train, among)
         # Pairs, also where batches hold whole points.
@@ -292,8 +296,8 @@ class Trainer:
             state.step += 1
             slow = time.monotonic() - checked_at > self.engine.check_seconds
             old = time.monotonic() - self._saved > self.engine.save_every
-            stop, slow, old = self.accord.any(interrupted.is_set(), slow, old)
             due = state.step % self.engine.check_every == 0 or state.step == steps
+            stop, slow, old = self._pace.any(interrupted.is_set(), slow, old, now=due)
             if not (stop or slow or due or state.first_loss is None):
                 continue
             self._check_loss(float(total), state.step - checked)
@@ -386,15 +390,9 @@ class Trainer:
         self._saved = time.monotonic()
         if self.folder is None:
             return
-        finite = all(bool(parameter.isfinite().all()) for parameter in self.model.parameters())
+        finite = all(map(all_finite, self.model.parameters()))
         if any(self.accord.any(not finite)):
             raise self._diverged("some weight is no longer a finite number")
         if self.state.finished and (self.validation is None or not self.state.best_epoch):
             self.files.save_model(self.model)
         self.files.save_checkpoint(self.model, self.optimiser, self.state)
-
-
-def _shares_parameters(model: nn.Module) -> bool:
-    """Whether some parameter belongs to two modules, or to one by two names."""
-    every = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
-    return len(set(every)) < len(every)
