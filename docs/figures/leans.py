@@ -62,7 +62,8 @@ def draw_leans(axis) -> None:
             ha="left" if falls else "right",
             fontsize=9.5,
         )
-    axis.set(xscale="log", xlabel="label, most frequent first", ylabel="favoured over the most\nfrequent label by (nats)")
+    axis.set(xscale="log", xlabel="label, most frequent first")
+    axis.set_ylabel("favoured over the most\nfrequent label by (nats)")
     title(axis, "Which labels a scheme favours")
 
 

@@ -30,7 +30,7 @@ PANELS = {
     "tiny-exp-contrastive": "Tiny-ImageNet-32 Exp, contrastive loss, one seed",
 }
 GAIN = "points of error saved, against the {} over all labels"
-"""CIFAR-10-LT Exp is not drawn: most schemes have one seed there, that of the softmax's worst run."""
+"""Most schemes have one seed on CIFAR-10-LT Exp, the softmax's worst: that set is not drawn."""
 # Okabe and Ito's colours, which colour-blind readers can tell apart; lines and markers differ too.
 WEIGHTS = {
     "constant": ("#009E73", "s"),

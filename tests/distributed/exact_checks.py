@@ -84,7 +84,7 @@ def _head(labels: Labels = LABELS, dim: int = D, **options: Any) -> ShardedLabel
 def _joined(head: ShardedLabelHead, batch: batches.Batch, loss: ExactLoss) -> JointBatch:
     settings = loss.settings_with({"reduction": "sum"})
     own = OwnBatch.of(batch.hidden, batch.target, settings, head.weight, L)
-    table = head.ranks.numbers(own.numbers(0, given=False, ready=False), batch.hidden.device)
+    table = head.ranks.numbers(own.numbers(0, {}, given=False, ready=False), batch.hidden.device)
     return JointBatch.of(own, head.ranks, table)
 
 
