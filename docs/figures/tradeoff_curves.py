@@ -70,8 +70,18 @@ def draw(path: Path, to: Path) -> None:
         axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, columns), frameon=False)
+    shown = {}
+    for axis in axes.flat:  # a data set may lack a curve
+        handles, labels = axis.get_legend_handles_labels()
+        shown |= dict(zip(labels, handles, strict=True))
+    order = [label for *_, label in STYLES.values() if label in shown]
+    figure.legend(
+        [shown[label] for label in order],
+        order,
+        loc="outside lower center",
+        ncols=min(3, columns),
+        frameon=False,
+    )
     figure.savefig(to, metadata={"Date": None}, facecolor="white")
     plt.close(figure)
 
