@@ -25,14 +25,14 @@ from claims import Line, claimed_parts, decided
 from evidence import SLICES, Evidence
 from evidence_page import PAGE, WRITTEN, read_rows, tables
 from rate_knob import alike_of, knob_of
-from study_protocols import BAGS, IMAGES, MILLION, PARTS, SEQUENCES
+from study_protocols import BAGS, HUNDREDTH, IMAGES, MILLION, PARTS, SEQUENCES
 from study_runs import Protocol
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
 from tradeoff_tables import RESAMPLES, RESULTS
 
 from headtail.schemes import PAPER
 
-PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES, *MILLION)
+PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES, *MILLION, *HUNDREDTH)
 METRICS = (
     *((f"recall@{k}", slice_) for k in (1, 10, 50) for slice_ in SLICES),
     *((f"{name}@{k}", "full") for name in ("precision", "psp") for k in (1, 3, 5)),

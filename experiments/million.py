@@ -5,8 +5,12 @@
 Generated data with a million labels (two million points with four labels each). The softmax and the
 logit-adjusted loss over all labels; importance and tail weights with the whole batch, 512 uniform
 negatives, and 64 of `block(1)`. Once with Adagrad and once with Adam: a data set each, because
-optimisers have searches of their own. Each scheme searches rate (five, and beyond where the best is
-at an end) and epochs (2, 4, 8) by its held-out loss; three seeds.
+optimisers have searches of their own. Each scheme searches rate (five, and beyond where the best
+is at an end) and epochs (2, 4, 8) by its held-out loss; three seeds. All get batches of 1,024
+pairs: by default, losses over all labels would get whole points, and a quarter of the steps.
+
+`--only hundredth-adagrad hundredth-adam hundredth-points` is the same with a hundredth of
+everything, which a CPU trains on in an hour or two; the last has batches of whole points.
 
 The cost is stated first (`--cost`: and nothing else is done). Resumable: finished runs are kept in
 --out, and `--minutes` stops in time. `--packed DIR` reads archives of earlier runs from DIR and
@@ -19,9 +23,9 @@ from __future__ import annotations
 import sys
 
 from study_cli import main_of_parts
-from study_protocols import MILLION, million_schemes
+from study_protocols import HUNDREDTH, MILLION, million_schemes
 
-PARTS = {"schemes": (MILLION, million_schemes)}
+PARTS = {"schemes": ((*MILLION, *HUNDREDTH), million_schemes)}
 
 main = main_of_parts(__doc__, PARTS)
 

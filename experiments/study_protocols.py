@@ -16,7 +16,7 @@ from headtail.data.points import DataSet, Points
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
-from headtail.training.config import Batching, Training
+from headtail.training.config import Batching, Optimiser, Training
 from headtail.training.recipes import cifar, sasrec
 from samplers import GENERATED
 
@@ -99,7 +99,9 @@ IMAGES = (
 """Four times a search's epochs are about the 21.8k steps of the paper's recipe; with warm-up. The
 number of epochs is the recipe's, so only the rate is searched: three values, and up to five.
 """
-_MILLION = replace(_BAG, batch=1024, negatives=512, dim=64, dropout=0.0, patience=2)
+_MILLION = replace(
+    _BAG, batch=1024, negatives=512, dim=64, dropout=0.0, patience=2, batching=_PAIRS
+)
 MILLION = (
     Protocol(
         "million-adagrad",
@@ -121,6 +123,26 @@ MILLION = (
     ),
 )
 """Generated data with a million labels, two million points and eight million pairs."""
+
+
+def _hundredth(name: str, optimiser: Optimiser, plan: Plan, batching: Batching) -> Protocol:
+    training = replace(
+        _MILLION, optimiser=optimiser, batch=256, negatives=64, batching=batching, patience=4
+    )
+    data = GENERATED.replace("000000,", "0000,")
+    return Protocol(
+        f"hundredth-{name}", training, plan, seeds=3, seconds=3.0, exact_seconds=7.0, generated=data
+    )
+
+
+HUNDREDTH = (
+    _hundredth("adagrad", "adagrad", replace(MILLION[0].plan, longest=32), _PAIRS),
+    _hundredth("adam", "adam", replace(MILLION[1].plan, longest=32), _PAIRS),
+    _hundredth("points", "adagrad", replace(MILLION[0].plan, longest=32), "points"),
+)
+"""The same with a hundredth of everything, for a CPU. In the last one, losses over all labels get
+whole points, a quarter of the steps, as in the first edition of the study.
+"""
 
 
 @dataclass(frozen=True)
@@ -239,12 +261,22 @@ def sweep_schemes(protocol: Protocol) -> list[str]:
 
 
 def million_schemes(protocol: Protocol) -> list[str]:
-    """Losses over all labels, and sampled ones that approximate them."""
-    assert protocol in MILLION, "these are chosen for a million labels"
-    batch = protocol.training.batch
-    samplers = (("within-batch", batch), ("uniform", 512), ("block(1)", 64))
-    names = [f"{name}:{w}@{m}" for w in ("importance", "tail") for name, m in samplers]
-    return [*names, "softmax", "logit-adjusted"]
+    """Losses over all labels, and sampled ones that approximate them.
+
+    >>> million_schemes(HUNDREDTH[0])[:3]
+    ['within-batch:importance@256', 'uniform:importance@64', 'block(1):importance@8']
+    >>> million_schemes(HUNDREDTH[2])
+    ['softmax', 'logit-adjusted']
+    """
+    assert protocol in (*MILLION, *HUNDREDTH), "these are chosen for generated data"
+    exact = ["softmax", "logit-adjusted"]
+    training = protocol.training
+    if training.batching == "points":
+        return exact
+    assert isinstance(training.negatives, int), "every protocol names its negatives"
+    drawn = training.negatives
+    samplers = (("within-batch", training.batch), ("uniform", drawn), ("block(1)", drawn // 8))
+    return [f"{name}:{w}@{m}" for w in ("importance", "tail") for name, m in samplers] + exact
 
 
 Schemes = Callable[[Protocol], list[str]]

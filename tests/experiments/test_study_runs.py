@@ -21,6 +21,7 @@ from search import Plan
 from study_cli import pack, packed_often, parser_for, run_study, unpack
 from study_protocols import (
     BAGS,
+    HUNDREDTH,
     IMAGES,
     MILLION,
     PARTS,
@@ -321,7 +322,7 @@ def test_every_scheme_of_every_protocol_is_one_that_its_batch_allows():
         negatives_schemes: (BAGS[1], PARTS[0]),
         image_schemes: IMAGES,
         sweep_schemes: IMAGES[1:2],
-        million_schemes: MILLION,
+        million_schemes: (*MILLION, *HUNDREDTH),
         tradeoff.schemes: (*BAGS, *IMAGES),
     }
     pairs = [(protocol, of) for of, protocols in studies.items() for protocol in protocols]
