@@ -180,17 +180,16 @@ def _marked(text: str, kept: bool) -> str:
     return text if kept else f"**{text}**"
 
 
-def main() -> None:
-    """Write the tables into the page."""
+def tables() -> dict[str, str]:
+    """The tables of the page, from the rows."""
     lines = [line for path in sorted(RESULTS.glob("*.csv")) for line in read_table(path)]
-    parts = {
+    return {
         "settings": settings_table(),
         "claim": claim_table(lines),
         "wider": wider_table(lines),
         "rates": rates_table(lines),
     }
-    publish(PAGE, parts)
 
 
 if __name__ == "__main__":
-    main()
+    publish(PAGE, tables())

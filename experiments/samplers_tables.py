@@ -27,6 +27,7 @@ from headtail.training.config import Run
 from samplers import CHEAP, TRAINING, chosen, tried
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
+RESULTS = Path(__file__).parent / "results"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
 SLICES = ("head", "torso", "tail")
 COLUMNS = (
@@ -243,7 +244,6 @@ def main() -> None:
     """Write the CSV files and the tables."""
     folder = given_folder()
     beside = folder.parent
-    parts = {}
     rows = with_known(rows_of(folder), rows_in(beside / "samplers.csv"), _run)
     rows.sort(key=_run)
     write_text(beside / "samplers.csv", to_csv(rows, Row))
@@ -268,8 +268,14 @@ def main() -> None:
             beside / f"samplers-{kind}.csv",
             sorted(held, key=lambda line: (line["data"], line["device"])),
         )
-    noise, times = (read_table(beside / f"samplers-{kind}.csv") for kind in found)
-    both = with_retrieval(rows, beside / "retrieval.csv")
+    publish(PAGE, tables(beside))
+
+
+def tables(folder: Path = RESULTS) -> dict[str, str]:
+    """The tables of the page, from the rows."""
+    noise, times = (read_table(folder / f"samplers-{kind}.csv") for kind in ("noise", "times"))
+    both = with_retrieval(rows_in(folder / "samplers.csv"), folder / "retrieval.csv")
+    parts = {}
     for data in TRAINING:
         on_cpu = measured(times, data, "cpu", "cuda")
         on_gpu = measured(times, data, "cuda")
@@ -284,8 +290,7 @@ def main() -> None:
             parts[f"{data} noise {target}"] = noise_table(
                 measured(noise, data, "cpu", "cuda"), target
             )
-    parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
-    publish(PAGE, parts)
+    return {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
 
 
 def _run(row: Row) -> tuple[str, str, float, int]:

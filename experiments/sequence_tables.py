@@ -138,13 +138,13 @@ def _markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([shown[0], "|---" * len(titles) + "|", *shown[1:]])
 
 
-def parts() -> dict[str, str]:
-    """All tables of the page."""
+def tables() -> dict[str, str]:
+    """The tables of the page, from the rows."""
     seeds, alone, earlier = lines("seeds.csv"), lines("alone/*.csv"), lines("exploration-*.csv")
-    tables = {"goals": goals_table(seeds, alone), "times": times_table(alone)}
-    tables |= {data: table(data, seeds) for data in MAIN}
-    return tables | {f"earlier {data}": table(data, earlier) for data in MAIN}
+    parts = {"goals": goals_table(seeds, alone), "times": times_table(alone)}
+    parts |= {data: table(data, seeds) for data in MAIN}
+    return parts | {f"earlier {data}": table(data, earlier) for data in MAIN}
 
 
 if __name__ == "__main__":
-    publish(PAGE, parts())
+    publish(PAGE, tables())

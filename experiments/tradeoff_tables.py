@@ -135,8 +135,12 @@ def equal_head_table(lines: Sequence[dict[str, str]]) -> str:
 def main() -> None:
     """Write the rows, place the table of verdicts, and print all tables."""
     write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
-    lines = read_table(RESULTS / f"{EQUAL_HEAD}.csv")
-    publish(PAGE, {"equal head": equal_head_table(lines)})
+    publish(PAGE, tables())
+
+
+def tables() -> dict[str, str]:
+    """The table of the page, from the rows."""
+    return {"equal head": equal_head_table(read_table(RESULTS / f"{EQUAL_HEAD}.csv"))}
 
 
 def write_tables(

@@ -8,8 +8,7 @@ import advice_tables
 import numpy as np
 import pytest
 from advice_rows import Gap, gaps
-from advice_tables import PAGE, Case, cases, errors, fit, law, law_of, left_out, tables
-from study_tables import place_in
+from advice_tables import Case, cases, errors, fit, law, law_of, left_out
 
 from headtail.machine.fitted import LAW
 
@@ -67,12 +66,6 @@ def test_parts_are_left_out_with_the_data_set_that_they_are_parts_of():
 
 def test_the_law_that_ships_is_the_one_that_the_rows_give():
     assert law() == LAW
-
-
-def test_the_page_shows_the_tables_of_the_rows():
-    page = PAGE.read_text(encoding="utf-8")
-    assert place_in(page, tables()) == page
-    assert "| diginetica |" in page
 
 
 def test_the_order_of_schemes_is_right_where_sizes_are_rough():

@@ -5,20 +5,12 @@ from __future__ import annotations
 import first_edition_tables as tables
 import pytest
 from evidence import LEAN
-from study_tables import place_in, read_table
+from study_tables import read_table
 
 
 @pytest.fixture(scope="module")
 def values():
     return tables.read_values()
-
-
-def test_the_page_shows_the_tables_of_the_rows(values):
-    page = tables.PAGE.read_text(encoding="utf-8")
-    parts = tables.tables(values)
-    assert place_in(page, parts) == page
-    for name in parts:
-        assert f"<!-- table {name} -->" in page, f"the page has no place for {name}"
 
 
 def test_differences_are_paired_by_seed_and_the_lean_is_tail_minus_head():

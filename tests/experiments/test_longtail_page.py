@@ -7,7 +7,7 @@ from dataclasses import replace
 import longtail_page as page
 import pytest
 from longtail_claims import ON_IMAGES, cell, values_of, verdicts_of
-from study_tables import place_in, read_table, rows_in
+from study_tables import read_table, rows_in
 
 from headtail.comparison.results import Row
 from headtail.errors import HeadtailError
@@ -21,14 +21,6 @@ def rows():
 @pytest.fixture(scope="module")
 def verdicts(rows):
     return verdicts_of(values_of(rows))
-
-
-def test_the_page_shows_the_tables_and_verdicts_of_the_rows(rows, verdicts):
-    text = page.PAGE.read_text(encoding="utf-8")
-    parts = {"claims": page.claims_table(verdicts)} | page.sections(rows)
-    assert place_in(text, parts) == text
-    for name in parts:
-        assert f"<!-- table {name} -->" in text, f"the page has no place for {name}"
 
 
 def test_committed_verdicts_and_leans_are_those_of_the_rows(rows, verdicts):

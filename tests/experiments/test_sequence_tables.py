@@ -1,8 +1,6 @@
-"""The page on models of sequences shows the committed rows."""
+"""The tables of the page on models of sequences."""
 
 from __future__ import annotations
-
-import re
 
 from tests.experiments.test_longtail import script
 
@@ -17,13 +15,6 @@ def row(scheme: str, validation: float, value: float, **others: str) -> dict[str
 
 def seeds(scheme: str, validation: float, *values: float) -> list[dict[str, str]]:
     return [row(scheme, validation, value) for value in values]
-
-
-def test_the_page_shows_the_tables_of_the_committed_rows():
-    tables = script("sequence_tables")
-    page = tables.PAGE.read_text(encoding="utf-8")
-    shown = dict(re.findall(r"<!-- table ([^>]+) -->\n(.*?)\n<!-- end -->", page, re.DOTALL))
-    assert shown == tables.parts()
 
 
 def test_a_line_has_the_mean_and_the_deviation_of_its_seeds():

@@ -1,0 +1,65 @@
+"""Every table between markers on every page is the one that its rows give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import advice_outside
+import advice_tables
+import defaults_tables
+import evidence_page
+import first_edition_tables
+import longtail_page
+import paper_claims
+import pytest
+import samplers_tables
+import sequence_tables
+import tradeoff_tables
+from study_tables import read_table, rows_in
+
+DOCS = Path(__file__).parents[2] / "docs"
+MARKED = re.compile(r"<!-- table ([^>]+) -->\n(.*?)\n<!-- end -->", re.DOTALL)
+
+
+def images() -> dict[str, str]:
+    rows = rows_in(longtail_page.RESULTS / "longtail.csv")
+    verdicts = read_table(longtail_page.RESULTS / "longtail-claims.csv")
+    return {"claims": longtail_page.claims_table(verdicts)} | longtail_page.sections(rows)
+
+
+def advice() -> dict[str, str]:
+    outside = read_table(advice_outside.RESULTS / f"{advice_outside.ROWS}-errors.csv")
+    return advice_tables.tables() | {"outside": advice_outside.table(outside)}
+
+
+TABLES: dict[str, Callable[[], dict[str, str]]] = {
+    "defaults.md": defaults_tables.tables,
+    "results.md": lambda: {"paper": paper_claims.table(paper_claims.read_studies())},
+    "results-advice.md": advice,
+    "results-first.md": lambda: first_edition_tables.tables(first_edition_tables.read_values()),
+    "results-longtail.md": images,
+    "results-retrieval.md": lambda: evidence_page.tables(evidence_page.read_rows()),
+    "results-samplers.md": samplers_tables.tables,
+    "results-sequences.md": sequence_tables.tables,
+    "results-tradeoff.md": tradeoff_tables.tables,
+}
+
+
+def marked(path: Path) -> dict[str, str]:
+    """What stands between the markers of a page."""
+    return dict(MARKED.findall(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_page_shows_the_tables_of_its_rows(name):
+    shown = marked(DOCS / name)
+    tables = TABLES[name]()
+    assert set(shown) == set(tables)
+    for title, text in shown.items():
+        assert text == tables[title], f"`{title}` is not what the rows give: run its script again"
+
+
+def test_every_page_with_markers_is_compared():
+    assert {path.name for path in DOCS.rglob("*.md") if marked(path)} == set(TABLES)
