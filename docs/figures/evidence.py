@@ -5,6 +5,7 @@ Run: .venv/bin/python docs/figures/evidence.py
 """
 
 import csv
+import math
 import re
 import sys
 from collections import defaultdict
@@ -51,6 +52,9 @@ LEFT_OUT = re.compile(
 )
 """Schemes with tables of their own, and other strengths than τ = 1."""
 
+ABREAST = 3
+"""Panels in a row."""
+
 Point = tuple[float, float, float]
 
 
@@ -79,15 +83,19 @@ def draw(path: Path, to: Path) -> None:
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
     plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     order = in_order(data.values())
-    size = (2.6 + 3.1 * len(names), 0.27 * len(order) + 1.5)
+    columns = min(len(names), ABREAST)
+    rows = math.ceil(len(names) / columns)
+    size = (2.6 + 3.1 * columns, rows * (0.27 * len(order) + 0.9) + 0.6)
     figure, axes = plt.subplots(
-        1, len(names), figsize=size, layout="constrained", squeeze=False, sharey=True
+        rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True
     )
-    for axis, name in zip(axes.flat, names, strict=True):
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, names, strict=False):
         panel(axis, data[name], order)
         axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
         metric = "Recall@1" if name.startswith(ONE_LABEL) else "Recall@10"
-        axis.set_xlabel(f"{metric}, difference to the softmax in points")
+        axis.set_xlabel(f"{metric}, points above the softmax")
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None, facecolor="white")
