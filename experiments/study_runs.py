@@ -294,7 +294,7 @@ def perform(
     """Run what is missing of these schemes, several side by side; returns how many failed."""
     folder = work.folder
     seeds = min(work.protocol.seeds, work.seeds or work.protocol.seeds)
-    missing = [name for name in dict.fromkeys(schemes) if not _finished(work, name, seeds)]
+    missing = [name for name in dict.fromkeys(schemes) if not _finished(work, data, name, seeds)]
     if not missing:
         return 0
     held_out.MOST_VALIDATION = HELD_OUT
@@ -315,15 +315,32 @@ def perform(
     return failed
 
 
-def _finished(work: SchemeWork, scheme: str, seeds: int) -> bool:
-    """Whether a scheme has all its seeds, and what is measured on its models as well."""
+def _finished(work: SchemeWork, data: DataSet, scheme: str, seeds: int) -> bool:
+    """Whether all runs of the search and all seeds are there, and what is measured on their models.
+
+    Runs by an earlier protocol have other names and do not count.
+    """
     store = Store(work.folder)
-    path = store.search_path(scheme)
-    if not path.exists():
+    if not store.search_path(scheme).exists():
         return False
-    about = json.loads(path.read_text(encoding="utf-8"))
-    further = (here for name in about["runs"] for here in work.also(scheme).names(name))
-    return about["seeds"] >= seeds and all(map(store.find, further))
+    protocol = work.protocol
+    tried: dict[Try, float] = {}
+    while tries := next_tries(protocol.plan, tried):
+        for one in tries:
+            done = store.find(_name(protocol.run(scheme, one), data))
+            if done is None:
+                return False
+            tried[one] = done.loss
+    choice = chosen(protocol.plan, tried)
+    if choice is None:
+        return False
+    names = [_name(protocol.final_run(scheme, choice, seed), data) for seed in range(seeds)]
+    further = [here for name in names for here in work.also(scheme).names(name)]
+    return all(map(store.find, [*names, *further]))
+
+
+def _name(run: Run, data: DataSet) -> str:
+    return folder_name(with_defaults(run, data), data)
 
 
 def cost(

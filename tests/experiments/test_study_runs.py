@@ -159,6 +159,17 @@ def test_a_finished_study_is_not_run_again(root, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("shop: 0 runs, about 0 minutes")
 
 
+def test_runs_of_an_earlier_protocol_do_not_count(root, tmp_path):
+    run_study(typed(root, tmp_path), [SHOP], two_schemes)
+    store = Store(tmp_path / "shop")
+    before = {about["scheme"]: about["runs"] for about in store.searches()}
+    changed = replace(SHOP, training=replace(TINY, batch=16))
+    run_study(typed(root, tmp_path), [changed], two_schemes)
+    after = {about["scheme"]: about["runs"] for about in store.searches()}
+    assert after.keys() == before.keys() == set(two_schemes(SHOP))
+    assert all(set(after[scheme]).isdisjoint(before[scheme]) for scheme in before)
+
+
 def test_a_search_that_was_stopped_goes_on_with_its_runs(root, tmp_path, shop, monkeypatch):
     work = SchemeWork("cpu", SHOP, tmp_path / "shop")
     fit = study_runs.Trainer.fit
