@@ -171,6 +171,7 @@ def until_stopped(studies: Iterable[Callable[[], int]], minutes: float | None) -
 
 def stop_after(minutes: float) -> threading.Timer:
     """Send Ctrl-C after this time: every run saves and stops."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     timer = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()

@@ -1,15 +1,15 @@
 """Choosing learning rate and epochs, with the same rule for every scheme.
 
 Rates are tried at the first length, and the grid grows where its best rate is at an end. Then the
-length is doubled, with the best rate and both neighbours, as long as that lowers the held-out loss.
-Every run decays its rate to zero, so the length is part of what is chosen. The test set is not
-looked at.
+length is doubled, with the best rate and both neighbours, as long as that lowers the held-out loss;
+where it does not at once, the length is halved as long as that does not raise it. Every run decays
+its rate to zero, so the length is part of what is chosen. The test set is not looked at.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Try = tuple[float, int]
@@ -25,7 +25,8 @@ class Plan:
     Attributes:
         rates: learning rates, each twice the one before.
         epochs: the first length.
-        longest: the last length that is tried.
+        longest: no longer one is tried.
+        shortest: no shorter one is tried.
         wider: by how many rates the grid may grow at each end at one length.
         gain: the share of the held-out loss that a longer run must save to be worth it.
     """
@@ -35,6 +36,7 @@ class Plan:
     longest: int
     wider: int = 2
     gain: float = 0.001
+    shortest: int = 1
 
 
 def next_tries(plan: Plan, tried: Mapping[Try, float]) -> list[Try]:
@@ -51,41 +53,77 @@ def next_tries(plan: Plan, tried: Mapping[Try, float]) -> list[Try]:
     epochs = plan.epochs
     rates = plan.rates
     while True:
-        missing = [(rate, epochs) for rate in rates if (rate, epochs) not in tried]
+        missing = _missing(plan, tried, epochs, rates)
         if missing:
             return missing
         best = best_rate(tried, epochs)
         if best is None:  # every rate diverged
-            return _lower(plan, tried, epochs)
-        beyond = _beyond(plan, tried, best, epochs)
-        if beyond is not None:
-            return [(beyond, epochs)]
-        if 2 * epochs > plan.longest or not _worth_it(plan, tried, epochs):
             return []
+        if 2 * epochs > plan.longest or not _worth_it(plan, tried, epochs):
+            return _shorter(plan, tried)
         epochs *= 2
-        rates = (best / STEP, best, best * STEP)
+        rates = _around(best)
+
+
+def _shorter(plan: Plan, tried: Mapping[Try, float]) -> list[Try]:
+    """What to try next below the first length, as long as twice the length is not better."""
+    epochs = plan.epochs
+    while epochs >= 2 * plan.shortest and epochs % 2 == 0 and not _better(plan, tried, epochs):
+        best = best_rate(tried, epochs)
+        if best is None:
+            return []
+        epochs //= 2
+        missing = _missing(plan, tried, epochs, _around(best))
+        if missing:
+            return missing
+    return []
+
+
+def _missing(
+    plan: Plan, tried: Mapping[Try, float], epochs: int, rates: Sequence[float]
+) -> list[Try]:
+    """What is left to try at one length: its rates, and more where the best is at an end."""
+    missing = [(rate, epochs) for rate in rates if (rate, epochs) not in tried]
+    if missing:
+        return missing
+    best = best_rate(tried, epochs)
+    if best is None:
+        return _lower(plan, tried, epochs)
+    beyond = _beyond(plan, tried, best, epochs)
+    return [] if beyond is None else [(beyond, epochs)]
+
+
+def _around(rate: float) -> tuple[float, float, float]:
+    return (rate / STEP, rate, rate * STEP)
 
 
 def chosen(plan: Plan, tried: Mapping[Try, float]) -> Try | None:
     """The best try: the shortest length that no longer one beats by the gain, and its best rate;
     None where every try diverged.
     """
-    epochs = plan.epochs
-    while 2 * epochs <= max((e for _, e in tried), default=0) and _better(plan, tried, epochs):
+    lengths = {e for _, e in tried}
+    epochs = min(lengths, default=plan.epochs)
+    while 2 * epochs in lengths and _better(plan, tried, epochs):
         epochs *= 2
     rate = best_rate(tried, epochs)
     return None if rate is None else (rate, epochs)
 
 
 def edges(plan: Plan, tried: Mapping[Try, float]) -> list[str]:
-    """Which chosen values lie at an edge of what was tried: "rate", "epochs" or both."""
+    """Which chosen values lie at an edge of what was tried: "rate", "epochs" or both.
+
+    A length that is given is not chosen.
+    """
     choice = chosen(plan, tried)
     if choice is None:
         return []
     rate, epochs = choice
     rates = [other for other, e in tried if e == epochs]
     found = ["rate"] if rate in (min(rates), max(rates)) else []
-    return found + (["epochs"] if 2 * epochs > max(e for _, e in tried) else [])
+    if plan.shortest == plan.longest:
+        return found
+    lengths = [e for _, e in tried]
+    return found + (["epochs"] if epochs in (min(lengths), max(lengths)) else [])
 
 
 def best_rate(tried: Mapping[Try, float], epochs: int) -> float | None:

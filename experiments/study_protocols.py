@@ -43,7 +43,9 @@ BAGS = (
     Protocol("beauty", _LARGE, Plan(RATES, 12, 96), seconds=0.25),
     Protocol("gowalla", replace(_LARGE, batching=_PAIRS), Plan(RATES, 12, 96), seconds=0.5),
 )
-"""Lengths are doubled as long as that lowers the held-out loss: few schemes reach the longest."""
+"""Lengths are doubled as long as that lowers the held-out loss, or halved as long as that does not
+raise it: few schemes reach an end.
+"""
 SEQUENCES = (
     Protocol(
         "beauty-sasrec",
@@ -82,7 +84,7 @@ def _images(name: str, negatives: int, epochs: int, seeds: int, seconds: float) 
     return Protocol(
         name,
         replace(_IMAGES, negatives=negatives),
-        Plan((0.05, 0.1, 0.2), epochs, epochs, wider=1),
+        Plan((0.05, 0.1, 0.2), epochs, epochs, wider=1, shortest=epochs),
         seeds=seeds,
         metric="recall@1",
         final=4,

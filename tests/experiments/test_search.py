@@ -45,10 +45,25 @@ def test_an_edge_that_cannot_be_passed_is_reported():
 
 
 def test_a_longer_run_must_pay():
-    tried = searched(lambda rate, epochs: bowl(rate, 8) - 1e-5 * epochs)
-    assert chosen(PLAN, tried)[1] == 4
-    assert max(epochs for _, epochs in tried) == 8
+    tried = searched(lambda rate, epochs: bowl(rate, 8) + (epochs < 4) - 1e-5 * epochs)
+    assert chosen(PLAN, tried) == (0.04, 4)
+    assert {epochs for _, epochs in tried} == {2, 4, 8}
     assert edges(PLAN, tried) == []
+
+
+@pytest.mark.parametrize("best", [1, 2, 4])
+def test_shorter_runs_are_tried_where_longer_ones_do_not_pay(best):
+    tried = searched(lambda rate, epochs: bowl(rate, epochs, 0.02, best))
+    assert chosen(PLAN, tried) == (0.02, best)
+    assert min(epochs for _, epochs in tried) == max(1, best // 2)
+    assert edges(PLAN, tried) == (["epochs"] if best == 1 else [])
+
+
+def test_a_length_that_is_given_is_neither_searched_nor_at_an_edge():
+    plan = Plan(PLAN.rates, epochs=8, longest=8, shortest=8)
+    tried = searched(lambda rate, epochs: bowl(rate, epochs, 0.02, 1), plan)
+    assert {epochs for _, epochs in tried} == {8}
+    assert edges(plan, tried) == []
 
 
 def test_rates_that_diverge_are_not_chosen():

@@ -201,7 +201,7 @@ def test_the_cost_is_stated_and_nothing_else_is_done(root, tmp_path, capsys):
 
 
 def command(root: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The study as a command of its own, with two processes."""
+    """The study as a command of its own, with two processes, as a shell starts it behind `&`."""
     script = folder / "study.py"
     script.write_text(
         "import sys\n"
@@ -217,7 +217,11 @@ def command(root: Path, folder: Path, *words: str) -> subprocess.CompletedProces
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     typed = ["--data", str(root), "--device", "cpu", "--workers", "2", *words]
     return subprocess.run(
-        [sys.executable, str(script), *typed], env=env, capture_output=True, text=True, check=False
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, str(script), *typed],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
