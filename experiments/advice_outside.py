@@ -176,6 +176,7 @@ def errors_of(gaps: list[Gap]) -> dict[str, float]:
     return {
         "schemes": len(gaps),
         "factor": math.exp(fmean(abs(math.log(ratio)) for ratio in ratios)),
+        "within_two": fmean(0.5 <= ratio <= 2 for ratio in ratios),
         "inside": fmean(gap.inside for gap in gaps),
         "slices_inside": fmean(gap.slices_inside for gap in gaps),
         "choices": len(regrets),
@@ -194,11 +195,12 @@ def errors(lines: list[Line]) -> list[Line]:
     def mean(column: str, weight: str, total: float) -> float:
         return sum(one[column] * one[weight] for one in found.values()) / total
 
-    whole = {name: mean(name, "schemes", number) for name in ("inside", "slices_inside")}
+    shares = ("within_two", "inside", "slices_inside")
+    whole = {name: mean(name, "schemes", number) for name in shares}
     logs = sum(one["schemes"] * math.log(one["factor"]) for one in found.values())
     whole |= {name: mean(name, "choices", choices) for name in ("regret", "worst_regret")}
     whole |= {"schemes": number, "choices": choices, "factor": math.exp(logs / number)}
-    rounded = {"schemes": 0, "choices": 0, "factor": 2, "inside": 3, "slices_inside": 3}
+    rounded = {"schemes": 0, "choices": 0, "factor": 2} | dict.fromkeys(shares, 3)
     rounded |= {"regret": 2, "worst_regret": 2}
     return [
         {"set": name} | {column: f"{one[column]:.{digits}f}" for column, digits in rounded.items()}
@@ -208,11 +210,12 @@ def errors(lines: list[Line]) -> list[Line]:
 
 def table(lines: list[Line]) -> str:
     """Errors as Markdown."""
-    head = "| data | schemes | factor | G inside | slices inside | regret, points | of the worst |"
-    rows = [head, "|---|--:|--:|--:|--:|--:|--:|"]
+    head = "| data | schemes | factor | within 2 | G inside | slices inside | regret, points |"
+    rows = [f"{head} of the worst |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
     for line in lines:
         title = SETS[line["set"]].title if line["set"] in SETS else line["set"]
-        inside = [f"{100 * float(line[name]):.0f}%" for name in ("inside", "slices_inside")]
+        shares = ("within_two", "inside", "slices_inside")
+        inside = [f"{100 * float(line[name]):.0f}%" for name in shares]
         cells = [title, line["schemes"], line["factor"], *inside, line["regret"]]
         rows.append("| " + " | ".join([*cells, line["worst_regret"]]) + " |")
     return "\n".join(rows)

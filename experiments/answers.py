@@ -5,6 +5,7 @@ and a link. All of it is made from rows, so it cannot say what they do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -103,12 +104,30 @@ def _rate(rows: Rows) -> str:
     for dataset in datasets_of(lines):
         own = [line for line in lines if line["dataset"] == dataset]
         same, best = (_moved(own, length) for length in ("same", "own"))
-        each.append(f"{TITLES.get(dataset, dataset)} {same} and {best}")
+        seeds = _between_seeds(rows, dataset)
+        each.append(f"{TITLES.get(dataset, dataset)} {same}, {best} and {seeds}")
     return (
-        "**Yes.** Half or twice the chosen rate moves tail recall, in points (the median over "
-        "schemes), with the same epochs and with those that suit the other rate best: "
-        f"{'; '.join(each)}. So every scheme has its own search, of both."
+        "**Yes.** Half or twice the chosen rate, whichever changes more, moves tail recall by so "
+        "many points (the median over schemes): with the same epochs, with those that suit the "
+        f"other rate best, and, for comparison, from one seed to another: {'; '.join(each)}. So "
+        "every scheme has its own search, of both."
     )
+
+
+def _between_seeds(rows: Rows, dataset: str) -> str:
+    """How far the tails of two seeds are apart, on average; the median over schemes."""
+    apart = []
+    slices = [
+        line
+        for line in rows.get("evidence", ())
+        if (line["dataset"], line["metric"]) == (dataset, _metric(rows, dataset))
+    ]
+    rare = "tail" if any(line["slice"] == "tail" for line in slices) else "torso"
+    for line in slices:
+        values = [float(value) for value in line["by seed"].split()]
+        if line["slice"] == rare and len(values) > 1:
+            apart.append(fmean(abs(a - b) for a, b in combinations(values, 2)))
+    return points(median(apart), sign=False) if apart else "–"
 
 
 def _moved(lines: Sequence[Line], length: str) -> str:
@@ -173,11 +192,12 @@ def _swept(scheme: str) -> bool:
 
 
 _BETTER = {
-    "training": "better",
-    "training, by less than the margin": "better by less than the margin",
-    "adjusting": "worse",
-    "adjusting, by less than the margin": "worse by less than the margin",
-    "inconclusive": "undecided",
+    "equal": "equal in",
+    "training": "training is better in",
+    "training, by less than the margin": "training is better by less than the margin in",
+    "adjusting": "adjusting is better in",
+    "adjusting, by less than the margin": "adjusting is better by less than the margin in",
+    "inconclusive": "undecided in",
 }
 """How training compares with adjusting the answers."""
 
@@ -188,12 +208,13 @@ def _adjusting(rows: Rows) -> str:
     if not lines:
         return NOT_YET
     parts = []
+    titles = {"full": "trained with all labels", "within-batch": "with in-batch negatives"}
     for training in dict.fromkeys(line["training"] for line in lines):
         own = [line["better"] for line in lines if line["training"] == training]
-        counts = (f"{_BETTER.get(word, word)} in {own.count(word)}" for word in sorted(set(own)))
-        title = {"full": "with all labels", "within-batch": "with in-batch negatives"}
-        parts.append(f"{title.get(training, training)}, {', '.join(counts)} of {len(own)}")
-    return f"At equal head recall, training is better or worse on the tail: {'; '.join(parts)}."
+        counts = (f"{words} {own.count(word)}" for word, words in _BETTER.items() if word in own)
+        title = titles.get(training, training)
+        parts.append(f"{title}, {len(own)} comparisons: {', '.join(counts)}")
+    return f"Tail recall at equal head recall, {'; '.join(parts)}."
 
 
 def _trusted(rows: Rows) -> str:

@@ -1,7 +1,8 @@
 """The paper's claims about its schemes, the verdicts on them, and the sentences that state these.
 
-Claims are stated here before any run. A claim has parts, each about one paired difference in one
-slice; all claims of a table, about all of its data sets, are corrected together by Holm's method.
+Claims are stated here before the runs of the second edition. A claim has parts, each about one
+paired difference in one slice; all claims of a table, about all of its data sets, are corrected
+together by Holm's method.
 
 above, below   the difference is above or below 0
 follows        the difference is within ± a margin, the smaller of 2 points and 10% of the reference

@@ -12,7 +12,7 @@ writes into experiments/results
 `evidence-leans.csv`    rank correlation of predicted lean and measured shift
 and then the page (`evidence_page.py`), which follows from these rows alone. Rows of data sets that
 have no runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are
-corrected for all claims about a data set (Holm). `docs/figures/evidence.py` draws the figure.
+corrected for all claims of the table (Holm). `docs/figures/evidence.py` draws the figure.
 """
 
 from __future__ import annotations

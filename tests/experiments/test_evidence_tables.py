@@ -329,8 +329,11 @@ def test_the_rate_is_shown_as_a_knob_of_head_and_tail():
         "| x | `softmax` | half of 0.04 | the same: 8 for 8 | +2.0% | +3.0 | −1.5 |",
         "| x | `softmax` | half of 0.04 | its best: 16 for 8 | −2.0% | −40.0 | +69.0 |",
     ]
-    text = answers({"evidence-rates": [same, own]})
-    assert "the other rate best: x 1.5 and 69.0." in text
+    seeds = {"dataset": "x", "scheme": "softmax", "metric": "recall@10", "slice": "tail"}
+    seeds |= {"by seed": "0.1 0.2 0.4", "seeds": "3", "edges": "", "difference": ""}
+    seeds |= {"value": "0.2333"}
+    text = answers({"evidence-rates": [same, own], "evidence": [seeds]})
+    assert "from one seed to another: x 1.5, 69.0 and 20.0." in text
 
 
 def test_a_star_marks_verdicts_on_schemes_at_an_edge_of_what_was_tried(rows):
@@ -463,8 +466,9 @@ def test_answers_about_adjusting_and_negatives_come_from_their_rows(rows):
     lines = [{"training": training, "better": better} for training, better in equal]
     text = answers({"evidence": swept, "tradeoff-equal-head": lines})
     assert (
-        "with all labels, equal in 1, better in 1, better by less than the margin in 1 of 3; with "
-        "in-batch negatives, worse in 1 of 1."
+        "trained with all labels, 3 comparisons: equal in 1, training is better in 1, training is "
+        "better by less than the margin in 1; with in-batch negatives, 1 comparisons: adjusting is "
+        "better in 1."
     ) in text
     assert "Diginetica 10.0 with 64, 20.0 with 1,024; over all labels 30.0." in text
 
