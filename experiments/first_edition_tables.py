@@ -17,12 +17,15 @@ from claim_sentences import claims_table
 from claims import Line, claimed_parts, decided
 from evidence import LEAN
 from stats.correlation import rank_correlation
-from study_tables import publish, read_table, shown, write_table
+from study_tables import place_in, publish, read_table, shown, write_table
+
+from headtail.files.atomic import write_text
 
 RESULTS = Path(__file__).parent / "results"
 LEANS = RESULTS / "retrieval-leans.csv"
 ORDERS = RESULTS / "retrieval-lean-order.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "results-first.md"
+README = Path(__file__).parents[1] / "README.md"
 SLICES = ("head", "torso", "tail")
 SETS = ("delicious", "diginetica", "nowplaying")
 TITLES = {"delicious": "Delicious", "diginetica": "Diginetica", "nowplaying": "Nowplaying"}
@@ -153,4 +156,6 @@ def tables(values: Values) -> dict[str, str]:
 
 if __name__ == "__main__":
     write_table(ORDERS, orders(read_values(), read_table(LEANS)))
-    publish(PAGE, tables(read_values()))
+    parts = tables(read_values())
+    publish(PAGE, parts)
+    write_text(README, place_in(README.read_text(encoding="utf-8"), parts))

@@ -1,5 +1,5 @@
-"""What holds of the paper, in one table: its claims by study, for the first screen of
-docs/results.md. From committed rows alone:
+"""What holds of the paper: its claims by verdict, and in one table by study, for docs/results.md.
+From committed rows alone:
 
     .venv/bin/python experiments/paper_claims.py
 """
@@ -62,6 +62,13 @@ WORDS = {
     ("inconclusive", True): "undecided: ",
 }
 """A verdict, and whether it is corrected for the study's other claims."""
+DECIDED = {
+    (True, False): "**Holds** wherever the runs decide it:",
+    (False, True): "**Does not hold** wherever the runs decide it:",
+    (True, True): "**Depends on the data:**",
+    (False, False): "**Undecided** everywhere, after correction:",
+}
+"""Whether a claim holds somewhere and fails somewhere, after correction."""
 Studies = Mapping[str, Sequence[Line]]
 """Title of a column: verdicts on the parts of claims."""
 
@@ -76,6 +83,44 @@ def read_studies(folder: Path = RESULTS) -> dict[str, list[Line]]:
         "[parts of sets](results-retrieval.md), five seeds": second,
         "[images](results-longtail.md), three seeds": images,
     }
+
+
+def summary(studies: Studies) -> str:
+    """Claims by what the runs decide about them, all studies taken together."""
+    groups: dict[tuple[bool, bool], list[str]] = {key: [] for key in DECIDED}
+    for claim in CLAIMED:
+        places: dict[str, list[str]] = {"holds": [], "does not hold": []}
+        for lines in studies.values():
+            for own in filter(None, (of_claim(lines, claim, name) for name in datasets_of(lines))):
+                verdict = verdict_of(own)
+                if verdict in places:
+                    places[verdict].append(_place(own[0]["dataset"]))
+        holds, fails = places.values()
+        where = f" ({_listed(holds or fails)})" if bool(holds) != bool(fails) else ""
+        if holds and fails:
+            where = f": holds ({_listed(holds)}), fails ({_listed(fails)})"
+        groups[bool(holds), bool(fails)].append(f"  - {TEXTS[claim]}{where}")
+    parts = ["\n".join([f"- {DECIDED[key]}", *own]) for key, own in groups.items() if own]
+    return "\n".join(parts)
+
+
+def _place(name: str) -> str:
+    short = SHORT.get(name, TITLES.get(name, name))
+    return f"part of {short}" if name.endswith("-part") else short
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names of data sets, with all parts together.
+
+    >>> _listed(["Delicious", "part of Beauty", "part of Gowalla"])
+    'Delicious, parts of Beauty and Gowalla'
+    """
+    parts = [name.removeprefix("part of ") for name in names if name.startswith("part of ")]
+    whole = [name for name in names if not name.startswith("part of ")]
+    if not parts:
+        return ", ".join(whole)
+    joined = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    return ", ".join([*whole, f"part{'s' if len(parts) > 1 else ''} of {joined}"])
 
 
 def cell(lines: Sequence[Line], claim: str) -> str:
@@ -108,5 +153,11 @@ def table(studies: Studies) -> str:
     return "\n".join(rows)
 
 
+def tables() -> dict[str, str]:
+    """What the page shows, from the rows."""
+    studies = read_studies()
+    return {"summary": summary(studies), "paper": table(studies)}
+
+
 if __name__ == "__main__":
-    publish(PAGE, {"paper": table(read_studies())})
+    publish(PAGE, tables())

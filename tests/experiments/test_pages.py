@@ -36,7 +36,7 @@ def advice() -> dict[str, str]:
 
 TABLES: dict[str, Callable[[], dict[str, str]]] = {
     "defaults.md": defaults_tables.tables,
-    "results.md": lambda: {"paper": paper_claims.table(paper_claims.read_studies())},
+    "results.md": paper_claims.tables,
     "results-advice.md": advice,
     "results-first.md": lambda: first_edition_tables.tables(first_edition_tables.read_values()),
     "results-longtail.md": images,
