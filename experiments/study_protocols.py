@@ -66,7 +66,9 @@ SEQUENCES = (
 
 def _part(name: str, items: int, seconds: float, batching: Batching = "auto") -> Protocol:
     training = replace(_BAG, batch=256, negatives=16, dim=64, batching=batching)
-    return Protocol(f"{name}-part", training, Plan(RATES, 8, 256), seconds=seconds, items=items)
+    return Protocol(
+        f"{name}-part", training, Plan(RATES, 8, 256, wider=3), seconds=seconds, items=items
+    )
 
 
 PARTS = (
