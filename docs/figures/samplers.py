@@ -1,7 +1,7 @@
 """Draws docs/figures/samplers_*.svg from experiments/results/samplers*.csv and retrieval.csv.
 
-samplers_noise.svg: noise of the sampled loss against m, and the error of the table's gradient
-against the time of a batch (draw, loss and gradients).
+samplers_noise.svg: noise of the sampled loss with 64 negatives, and the error of the table's
+gradient against the time of a batch (draw, loss and gradients).
 samplers_learning.svg: Recall@10 of head against tail, with the loss over all labels where it was
 run.
 
@@ -10,9 +10,10 @@ Run: .venv/bin/python docs/figures/samplers.py
 
 import csv
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean, stdev
 
 import matplotlib
 
@@ -24,19 +25,20 @@ from headtail.comparison.results import read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "experiments" / "results"
-SAMPLERS = {
-    "uniform": ("#8a8a8a", "o"),
-    "within-batch": ("#2e9e4f", "^"),
-    "frequency(0.5)": ("#a3c9a8", "v"),
-    "block": ("#74aef2", "s"),
-    "block(1)": ("#1f6fd6", "s"),
-    "resampled": ("#e09b2d", "P"),
-    "quadratic-kernel": ("#cfc04a", "X"),
-    "fourier-kernel": ("#b58b5a", "X"),
-    "adversarial": ("#7a5a33", "d"),
-    "hard": ("#d1495b", "*"),
-    "tilted": ("#b8419a", "p"),
-    "full": ("#222222", "D"),
+# Okabe and Ito's colours, which colour-blind readers can tell apart; names stand beside the points.
+COLOURS = {
+    "uniform": "#666666",
+    "within-batch": "#009E73",
+    "frequency(0.5)": "#009E73",
+    "block": "#0072B2",
+    "block(1)": "#0072B2",
+    "resampled": "#D55E00",
+    "quadratic-kernel": "#CC79A7",
+    "fourier-kernel": "#CC79A7",
+    "adversarial": "#E69F00",
+    "hard": "#E69F00",
+    "tilted": "#56B4E9",
+    "full": "#000000",
 }
 DATA = {
     "diginetica": "Diginetica, 43,097 items",
@@ -44,160 +46,188 @@ DATA = {
     "generated": "Generated, 1,000,000 labels",
 }
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
+TARGET_STYLES = {"logit-adjusted": ("#0072B2", "D"), "softmax": ("#D55E00", "o")}
+TIMED = ("diginetica", "delicious")
+"""Data whose times are of one machine, with many samplers."""
+M = "64"
 NOTHING = 1e-9
 """Noise below this is a rounding error."""
+Line = Mapping[str, str]
+NAMES: dict = {}
+"""Of each axis: place, text and colour of the names of its points."""
 plt.rcParams |= {
-    "font.size": 10.5,
+    "font.size": 10,
     "svg.hashsalt": "headtail",
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 
 
-def save(figure, name):
+def save(figure, name: str) -> None:
+    name_points(figure)
     figure.savefig(HERE / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
 
 
-def legend(figure, axes, columns):
-    found = {
-        label: handle
-        for axis in axes.flat
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    ordered = [name for name in found if name.partition("@")[0] in SAMPLERS]
-    ordered.sort(key=lambda name: list(SAMPLERS).index(name.partition("@")[0]))
-    figure.legend(
-        [found[name] for name in ordered],
-        ordered,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9.5,
-    )
+def noise_lines() -> list[Line]:
+    """Measurements with 64 negatives, and those of all labels; each data set on one device."""
+    with (RESULTS / "samplers-noise.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    on_cpu = {line["data"] for line in lines if line["device"] == "cpu"}
+    return [
+        line
+        for line in lines
+        if line["device"] == ("cpu" if line["data"] in on_cpu else "cuda")
+        and (line["m"] == M or line["sampler"] == "full")
+    ]
 
 
-with (RESULTS / "samplers-noise.csv").open(newline="") as file:
-    every = list(csv.DictReader(file))
-home = {
-    data: "cpu" if any((row["data"], row["device"]) == (data, "cpu") for row in every) else "cuda"
-    for data in DATA
-}
-noise = [row for row in every if row["device"] == home[row["data"]]]
-shown = [data for data in DATA if any(row["data"] == data for row in noise)]
-figure, axes = plt.subplots(
-    4, len(shown), figsize=(3.9 * len(shown), 13), layout="constrained", squeeze=False
-)
-for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(shown)):
-    above = axes[line][column]
-    below = axes[line + 2][column]
-    of_panel = [row for row in noise if (row["data"], row["target"]) == (data, target)]
-    for sampler, (colour, marker) in SAMPLERS.items():
-        own = sorted(
-            (row for row in of_panel if row["sampler"] == sampler), key=lambda row: float(row["m"])
-        )
-        style = {"marker": marker, "color": colour, "ms": 6.5, "lw": 1.3, "label": sampler}
-        seen = [row for row in own if float(row["squared_error"]) > NOTHING]
-        if seen:
-            above.plot(
-                [float(row["m"]) for row in seen],
-                [float(row["squared_error"]) for row in seen],
-                **style,
-            )
-        some = [row for row in own if float(row["table_error"]) > 0]
-        if some:
-            below.plot(
-                [1e3 * float(row["step_seconds"]) for row in some],
-                [float(row["table_error"]) for row in some],
-                **style,
-            )
-        if sampler == "full" and own:
-            below.axvline(
-                1e3 * float(own[0]["step_seconds"]), color=colour, lw=1, ls=":", label="full"
-            )
-    sizes = sorted({float(row["m"]) for row in of_panel if row["sampler"] != "full"})
-    above.set(xscale="log", yscale="log")
-    above.set_xticks(sizes, [f"{m:g}" for m in sizes])
-    above.minorticks_off()
-    below.set(xscale="log", ylim=(0, None))
-    for axis in (above, below):
-        axis.set_title(
-            f"{DATA[data].partition(',')[0]}, {target}",
-            loc="left",
-            fontweight="bold",
-            fontsize=10.5,
-        )
-    axes[1][column].set_xlabel("m, negatives")
-    where = {"cpu": "one core of a CPU", "cuda": "H200"}[home[data]]
-    axes[3][column].set_xlabel(f"ms per batch, {where}")
-for line in (0, 1):
-    axes[line][0].set_ylabel("noise, σ²/(mμ²)")
-    axes[line + 2][0].set_ylabel("error of the table's gradient")
-legend(figure, axes, 6)
-save(figure, "samplers_noise")
+def draw_noise(lines: Sequence[Line]) -> None:
+    """Noise by sampler for both targets; below, time and error of the gradient of a batch."""
+    figure = plt.figure(figsize=(11.5, 8.2), layout="constrained")
+    grid = figure.add_gridspec(2, 6, height_ratios=(1, 1.1))
+    for column, data in enumerate(DATA):
+        axis = figure.add_subplot(grid[0, 2 * column : 2 * column + 2])
+        dots(axis, [line for line in lines if line["data"] == data])
+        axis.set_title(DATA[data], loc="left", fontweight="bold", fontsize=10.5)
+        if column == 2:
+            axis.legend(frameon=False, loc="lower left", title="target", alignment="left")
+    for column, data in enumerate(TIMED):
+        axis = figure.add_subplot(grid[1, 3 * column : 3 * column + 3])
+        price(axis, [x for x in lines if (x["data"], x["target"]) == (data, "logit-adjusted")])
+        title = f"{DATA[data].partition(',')[0]}, logit-adjusted"
+        axis.set_title(title, loc="left", fontweight="bold", fontsize=10.5)
+    save(figure, "samplers_noise")
 
-values = defaultdict(list)
-full = defaultdict(list)
-for row in read_rows(RESULTS / "samplers.csv"):
-    if row.metric == "recall@10" and row.dataset.endswith("-learn"):
-        values[row.dataset.removesuffix("-learn"), row.scheme, row.slice].append(100 * row.value)
-for row in read_rows(RESULTS / "retrieval.csv"):
-    known = row.scheme in TARGETS or (
-        row.m == 64 and row.scheme.partition(":")[0] in ("uniform", "within-batch")
-    )
-    if row.metric == "recall@10" and known:
-        full[row.dataset, row.scheme, row.slice].append(100 * row.value)
-for key, found in full.items():
-    if key not in values:
-        values[key] = found
-shown = [data for data in DATA if all((data, target, "tail") in values for target in TARGETS)]
-figure, axes = plt.subplots(
-    2, len(shown), figsize=(3.9 * len(shown), 8), layout="constrained", squeeze=False
-)
-for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(shown)):
-    axis = axes[line][column]
-    for scheme in sorted({key[1] for key in values if key[0] == data}):
-        name, _, weighting = scheme.partition(":")
-        m = weighting.partition("@")[2]
-        sampler = "full" if scheme == target else name
-        if sampler not in SAMPLERS or (
-            scheme != target and not weighting.startswith(TARGETS[target])
-        ):
+
+def dots(axis, lines: Sequence[Line]) -> None:
+    """The noise of every sampler, the least on top."""
+    noise: dict[str, dict[str, float]] = defaultdict(dict)
+    for line in lines:
+        if float(line["squared_error"]) > NOTHING:
+            noise[line["sampler"]][line["target"]] = float(line["squared_error"])
+    order = sorted(noise, key=lambda name: -fmean(noise[name].values()))
+    for target, (colour, marker) in TARGET_STYLES.items():
+        rows = [row for row, name in enumerate(order) if target in noise[name]]
+        values = [noise[order[row]][target] for row in rows]
+        axis.plot(values, rows, marker, color=colour, ms=6, label=target, alpha=0.9)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(order)), order, fontsize=9)
+    axis.set_ylim(-0.6, len(order) - 0.4)
+    axis.grid(axis="y", color="#eeeeee", lw=0.8)
+    axis.set_axisbelow(True)
+    axis.set_xlabel(f"noise, σ²/(mμ²), m = {M}")
+
+
+def price(axis, lines: Sequence[Line]) -> None:
+    """The error of the table's gradient against the time of a batch, by sampler."""
+    for line in lines:
+        sampler, error = line["sampler"], float(line["table_error"])
+        if sampler != "full" and error == 0:
             continue
-        head = values[data, scheme, "head"]
-        tail = values[data, scheme, "tail"]
-        spread = {"xerr": stdev(head), "yerr": stdev(tail)} if len(head) > 1 else {}
-        colour, marker = SAMPLERS[sampler]
-        hollow = {"mfc": "white"} if m else {}
-        label = sampler + (f"@{m}" if m else "")
-        axis.errorbar(
-            mean(head),
-            mean(tail),
-            **spread,
-            **hollow,
-            fmt=marker,
-            color=colour,
-            ms=9,
-            capsize=2,
-            label=label,
-        )
-        if m:
+        x = 1e3 * float(line["step_seconds"])
+        axis.plot(x, error, "o", color=COLOURS[sampler], ms=6)
+        name = "all labels" if sampler == "full" else sampler
+        NAMES.setdefault(axis, []).append((x, error, name, COLOURS[sampler]))
+    axis.set(xscale="log", ylim=(-0.05, None))
+    axis.margins(x=0.2)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("")
+    axis.set_xlabel(f"ms per batch, one core of a CPU, m = {M}")
+    axis.set_ylabel("error of the table's gradient")
+
+
+def name_points(figure) -> None:
+    """Write names beside points, moved up or down until none covers another."""
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        taken: list[tuple[float, float, float]] = []
+        for x, y, text, colour in sorted(NAMES.pop(axis, []), key=lambda one: one[1]):
+            left, bottom = axis.transData.transform((x, y)) * 72 / figure.dpi
+            right = left + 8 + 5 * len(text)
+            up = 0.0
+            while any(
+                left < other_right and right > other_left and abs(bottom + up - height) < 10
+                for other_left, other_right, height in taken
+            ):
+                up += 2
+            taken.append((left, right, bottom + up))
+            line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 0, "shrinkB": 3}
             axis.annotate(
-                m,
-                (mean(head), mean(tail)),
-                (0, -15),
+                text,
+                (x, y),
+                (8, up - 3),
                 textcoords="offset points",
-                ha="center",
                 fontsize=8.5,
                 color=colour,
+                arrowprops=line if up > 6 else None,
             )
-        if sampler == "full":
-            corner = (mean(head) - 2, mean(tail) - 2)
-            axis.add_patch(Rectangle(corner, 4, 4, fill=False, ec=colour, lw=0.9, ls=":"))
-    axis.set_title(
-        f"{DATA[data].partition(',')[0]}, {target}", loc="left", fontweight="bold", fontsize=10.5
-    )
-    axis.set(xlim=(max(0.0, axis.get_xlim()[0]), None), ylim=(max(0.0, axis.get_ylim()[0]), None))
-    axes[1][column].set_xlabel("Recall@10 on head labels, %")
-    axes[line][0].set_ylabel("Recall@10 on tail labels, %")
-legend(figure, axes, 7)
-save(figure, "samplers_learning")
+
+
+def learned() -> dict[tuple[str, str, str], list[float]]:
+    """Recall@10 in percent by data, scheme and slice, of each seed."""
+    values = defaultdict(list)
+    for row in read_rows(RESULTS / "samplers.csv"):
+        if row.metric == "recall@10" and row.dataset.endswith("-learn"):
+            key = (row.dataset.removesuffix("-learn"), row.scheme, row.slice)
+            values[key].append(100 * row.value)
+    others = defaultdict(list)
+    for row in read_rows(RESULTS / "retrieval.csv"):
+        cheap = row.m == int(M) and row.scheme.startswith(("uniform:", "within-batch:"))
+        if row.metric == "recall@10" and (row.scheme in TARGETS or cheap):
+            others[row.dataset, row.scheme, row.slice].append(100 * row.value)
+    return {**others, **values}
+
+
+def draw_learning(values: Mapping[tuple[str, str, str], Sequence[float]]) -> None:
+    """Head against tail for both targets, with all labels in the middle of a dotted square."""
+    shown = [data for data in DATA if all((data, target, "tail") in values for target in TARGETS)]
+    size = (4.1 * len(shown), 8)
+    figure, axes = plt.subplots(2, len(shown), figsize=size, layout="constrained", squeeze=False)
+    for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(shown)):
+        axis = axes[line][column]
+        for sampler, m, scheme in schemes_for(target, data, values):
+            head, tail = (values[data, scheme, slice_] for slice_ in ("head", "tail"))
+            point(axis, sampler, m, head, tail)
+        title = f"{DATA[data].partition(',')[0]}, {target}"
+        axis.set_title(title, loc="left", fontweight="bold", fontsize=10.5)
+        left, right = axis.get_xlim()
+        axis.set_xlim(max(0.0, left), right + 0.35 * (right - left))  # room for names
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(0.0, low), high + 0.1 * (high - low))
+        axes[1][column].set_xlabel("Recall@10 on head labels, %")
+    for line in (0, 1):
+        axes[line][0].set_ylabel("Recall@10 on tail labels, %")
+    save(figure, "samplers_learning")
+
+
+def schemes_for(
+    target: str, data: str, values: Mapping[tuple[str, str, str], Sequence[float]]
+) -> Iterator[tuple[str, str, str]]:
+    """Samplers, numbers of negatives and schemes that approximate a target."""
+    for scheme in sorted({key[1] for key in values if key[0] == data}):
+        name, _, weighting = scheme.partition(":")
+        sampler = "full" if scheme == target else name
+        wanted = scheme == target or weighting.startswith(TARGETS[target])
+        if wanted and sampler in COLOURS:
+            yield sampler, weighting.partition("@")[2], scheme
+
+
+def point(axis, sampler: str, m: str, head: Sequence[float], tail: Sequence[float]) -> None:
+    """A scheme, with deviations over seeds and its name; hollow with other than 64 negatives."""
+    spread = {"xerr": stdev(head), "yerr": stdev(tail)} if len(head) > 1 else {}
+    fill = {"mfc": "white"} if m else {}
+    x, y = fmean(head), fmean(tail)
+    colour = COLOURS[sampler]
+    marker = "D" if sampler == "full" else "o"
+    axis.errorbar(x, y, **spread, **fill, fmt=marker, color=colour, ms=7, capsize=2)
+    name = "all labels" if sampler == "full" else sampler + (f"@{m}" if m else "")
+    NAMES.setdefault(axis, []).append((x, y, name, colour))
+    if sampler == "full":
+        square = Rectangle((x - 2, y - 2), 4, 4, fill=False, ec=colour, lw=0.9, ls=":")
+        axis.add_patch(square)
+
+
+if __name__ == "__main__":
+    draw_noise(noise_lines())
+    draw_learning(learned())

@@ -29,6 +29,17 @@ def test_a_figure_is_that_of_its_rows(name, monkeypatch, tmp_path):
     assert (tmp_path / "figure.svg").read_text() == (FIGURES / f"{name}.svg").read_text()
 
 
+def test_figures_of_samplers_are_those_of_their_rows(monkeypatch, tmp_path):
+    module = drawn("samplers", monkeypatch)
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    module.draw_noise(module.noise_lines())
+    module.draw_learning(module.learned())
+    names = sorted(path.name for path in tmp_path.glob("*.svg"))
+    assert names == ["samplers_learning.svg", "samplers_noise.svg"]
+    for name in names:
+        assert (tmp_path / name).read_text() == (FIGURES / name).read_text()
+
+
 def test_figures_of_images_are_those_of_their_rows(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "evidence", raising=False)
     module = drawn("longtail", monkeypatch)
