@@ -3,8 +3,8 @@ docs/results-samplers.md.
 
     .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
 
-writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and
-`samplers-times.csv` next to the folder, and the tables into `docs/results-samplers.md`, between
+writes `samplers.csv` (test rows), `samplers-gaps.csv`, `samplers-tuning.csv`, `samplers-noise.csv`
+and `samplers-times.csv` next to the folder, and the tables into `docs/results-samplers.md`, between
 their markers. Rows of runs that are not in the folder are kept. Runs that only the retrieval study
 has, with the same settings, are taken from `retrieval.csv`. `docs/figures/samplers.py` draws the
 figures.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
@@ -35,6 +36,18 @@ COLUMNS = (
     ("recall@1", "full"),
     ("recall@50", "full"),
 )
+HEADLINE = (
+    "uniform",
+    "within-batch",
+    "within-batch@512",
+    "within-batch@1024",
+    "block",
+    "block(1)",
+    "hard",
+    "tilted",
+    "full",
+)
+"""Samplers of the first table."""
 NOISE = {
     "σ²/(mμ²)": "squared_error",
     "bias of the loss": "bias",
@@ -117,6 +130,49 @@ def with_retrieval(rows: Sequence[Row], beside: Path) -> list[Row]:
     return list(rows)
 
 
+Values = dict[tuple[str, float, str, str], list[float]]
+"""Scheme, epochs, metric and slice: values by seed."""
+
+
+def values_of(rows: Sequence[Row], data: str, target: str) -> Values:
+    """The runs on one data set that approximate a target, and those of the target itself."""
+    values: Values = defaultdict(list)
+    for row in rows:
+        if row.dataset.startswith(f"{data}-") and (
+            row.scheme == target or f":{TARGETS[target]}" in row.scheme
+        ):
+            values[row.scheme, row.epoch, row.metric, row.slice].append(row.value)
+    return values
+
+
+def gap_of(values: Values, target: str, scheme: str, epochs: float) -> float | None:
+    """The largest difference in Recall@10 from the target over head, torso and tail, in points."""
+    longest = max(of_run for _, of_run, *_ in values)
+    gaps = []
+    for slice_ in SLICES:
+        own = values.get((scheme, epochs, "recall@10", slice_))
+        full = values.get((target, longest, "recall@10", slice_))
+        if own and full:
+            gaps.append(abs(100 * (mean_of(own) - mean_of(full))))
+    return None if scheme == target or not gaps else max(gaps)
+
+
+def gap_lines(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """The gap of every sampled scheme, as rows."""
+    lines = []
+    for data, target in product(TRAINING, TARGETS):
+        values = values_of(rows, data, target)
+        for scheme, epochs in sorted({key[:2] for key in values}):
+            gap = gap_of(values, target, scheme, epochs)
+            if gap is None:
+                continue
+            seeds = len(values[scheme, epochs, "recall@10", "full"])
+            line = {"data": data, "target": target, "sampler": sampler_of(scheme)}
+            line |= {"epochs": f"{epochs:g}", "seeds": str(seeds), "gap": f"{gap:.3f}"}
+            lines.append(line)
+    return lines
+
+
 def learning_table(
     rows: Sequence[Row], data: str, target: str, on_cpu: dict[str, float], on_gpu: dict[str, float]
 ) -> str:
@@ -124,15 +180,9 @@ def learning_table(
 
     Times are relative to uniform's whole run, from the milliseconds per step on a CPU and a GPU.
     """
-    values: dict[tuple[str, float, str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        if row.dataset.startswith(f"{data}-") and (
-            row.scheme == target or f":{TARGETS[target]}" in row.scheme
-        ):
-            values[row.scheme, row.epoch, row.metric, row.slice].append(row.value)
+    values = values_of(rows, data, target)
     found = {(scheme, epochs) for scheme, epochs, *_ in values}
     longest = max((epochs for _, epochs in found), default=0.0)
-    full = [values.get((target, longest, "recall@10", slice_), []) for slice_ in SLICES]
     columns = " | ".join(f"{metric.replace('recall', 'R')} {slice_}" for metric, slice_ in COLUMNS)
     lines = [
         f"| scheme | epochs | CPU time | GPU time | seeds | {columns} | gap |",
@@ -143,16 +193,33 @@ def learning_table(
         key=lambda key: (key[0] != target, on_cpu.get(sampler_of(key[0]), 0.0), key[0], -key[1]),
     ):
         cells = [shown(values.get((scheme, epochs, *column), [])) for column in COLUMNS]
-        own = [values.get((scheme, epochs, "recall@10", slice_), []) for slice_ in SLICES]
-        gaps = [
-            100 * (mean_of(one) - mean_of(all_))
-            for one, all_ in zip(own, full, strict=True)
-            if one and all_
-        ]
-        gap = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
+        gap = gap_of(values, target, scheme, epochs)
         time = [in_uniform_runs(scheme, epochs / longest, times) for times in (on_cpu, on_gpu)]
         about = [f"{epochs:g}", *time, str(len(values[scheme, epochs, "recall@10", "full"]))]
-        lines.append(f"| {scheme} | " + " | ".join([*about, *cells, gap]) + " |")
+        ending = "" if gap is None else f"{gap:.1f}"
+        lines.append(f"| {scheme} | " + " | ".join([*about, *cells, ending]) + " |")
+    return "\n".join(lines)
+
+
+def headline(gaps: Sequence[dict[str, str]], times: Sequence[dict[str, str]]) -> str:
+    """Markdown table of the samplers to choose from: time and gap on Diginetica."""
+    step = {(line["device"], line["sampler"]): float(line["step_ms"]) for line in times}
+    gap = {
+        (line["target"], line["sampler"]): f"{float(line['gap']):.1f}"
+        for line in gaps
+        if (line["data"], line["epochs"]) == ("diginetica", f"{TRAINING['diginetica'].epochs}")
+    }
+    lines = [
+        "| sampler, m = 64 unless `@m` | step on a CPU, ms | step on an H200, ms | gap to logit "
+        "adjustment | gap to the softmax |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for sampler in HEADLINE:
+        found = (step.get((device, sampler)) for device in ("cpu", "cuda"))
+        cells = [f"`{sampler}`" if sampler != "full" else "all labels"]
+        cells += ["–" if ms is None else number(ms) for ms in found]
+        cells += [gap.get((target, sampler), "0") for target in TARGETS]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -268,6 +335,9 @@ def main() -> None:
             beside / f"samplers-{kind}.csv",
             sorted(held, key=lambda line: (line["data"], line["device"])),
         )
+    write_table(
+        beside / "samplers-gaps.csv", gap_lines(with_retrieval(rows, beside / "retrieval.csv"))
+    )
     publish(PAGE, tables(beside))
 
 
@@ -275,7 +345,8 @@ def tables(folder: Path = RESULTS) -> dict[str, str]:
     """The tables of the page, from the rows."""
     noise, times = (read_table(folder / f"samplers-{kind}.csv") for kind in ("noise", "times"))
     both = with_retrieval(rows_in(folder / "samplers.csv"), folder / "retrieval.csv")
-    parts = {}
+    on_diginetica = [line for line in times if line["data"] == "diginetica"]
+    parts = {"headline": headline(read_table(folder / "samplers-gaps.csv"), on_diginetica)}
     for data in TRAINING:
         on_cpu = measured(times, data, "cpu", "cuda")
         on_gpu = measured(times, data, "cuda")

@@ -10,7 +10,8 @@ from prose_numbers import RESULTS, UNTIED, filled, untied, wrong
 
 from headtail.errors import HeadtailError
 
-PAGES = sorted((Path(__file__).parents[2] / "docs").glob("results*.md"))
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("results*.md"))]
 TAIL = "retrieval.csv value dataset=diginetica scheme=softmax metric=recall@10 slice=tail"
 
 
