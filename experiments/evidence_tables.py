@@ -30,6 +30,7 @@ from study_runs import Protocol
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
 from tradeoff_tables import RESAMPLES, RESULTS
 
+from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
 
 PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES, *MILLION, *HUNDREDTH)
@@ -91,15 +92,29 @@ def lines_of(evidence: Evidence, protocol: Protocol) -> dict[str, list[Line]]:
     }
 
 
+def refuse_loss(evidence: Evidence, known: Sequence[Line]) -> None:
+    """Refuse a folder with fewer schemes than the rows have, which would be lost."""
+    have = {line["scheme"] for line in known if line["dataset"] == evidence.name}
+    lost = sorted(have - set(evidence.chosen))
+    if lost:
+        raise HeadtailError(
+            f"The rows of {evidence.name} have schemes whose runs are not in the folder: "
+            f"{', '.join(lost)}. Unpack their archive into it, or leave {evidence.name} out."
+        )
+
+
 def write_tables(
     folder: Path, to: Path, resamples: int, protocols: Sequence[Protocol]
 ) -> dict[str, list[Line]]:
     """Write the rows of all data sets that have runs; returns all rows, those of others too."""
-    each = [
-        lines_of(Evidence(folder / protocol.name, resamples), protocol)
+    found = [
+        (Evidence(folder / protocol.name, resamples), protocol)
         for protocol in protocols
         if (folder / protocol.name / "frame.npz").exists()
     ]
+    for evidence, _ in found:
+        refuse_loss(evidence, read_table(to / "evidence.csv"))
+    each = [lines_of(*one) for one in found]
     every = {}
     for name in WRITTEN:
         lines = [line for one in each for line in one[name]]

@@ -36,9 +36,10 @@ from study_protocols import (
 )
 from study_runs import SchemeWork, cost, perform, perform_run
 from study_store import Done, Store
-from study_tables import read_table
+from study_tables import read_table, write_table
 
 from answers import NOT_YET, QUESTIONS, answers, chance
+from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
 from tests.experiments.test_study_runs import SHOP, typed, write_sessions
 from tests.experiments.test_tradeoff import search
@@ -194,6 +195,15 @@ def test_one_seed_decides_nothing(tmp_path):
     lines = write_tables(one, tmp_path / "rows", 200, PROTOCOLS)["evidence-claims"]
     said = {(line["part"], line["verdict"], line["seeds"]) for line in lines}
     assert said == {("inconclusive", "inconclusive", "1")}
+
+
+def test_rows_are_not_lost_to_a_folder_with_fewer_schemes(folder, rows, tmp_path):
+    lines = rows["evidence"]
+    write_table(tmp_path / "evidence.csv", [*lines, lines[0] | {"scheme": "block(1):tail"}])
+    before = (tmp_path / "evidence.csv").read_text()
+    with pytest.raises(HeadtailError, match="not in the folder: block\\(1\\):tail"):
+        write_tables(folder, tmp_path, 100, PROTOCOLS)
+    assert (tmp_path / "evidence.csv").read_text() == before
 
 
 def test_rows_of_other_data_sets_stay(folder, tmp_path):
