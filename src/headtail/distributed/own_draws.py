@@ -17,6 +17,7 @@ from headtail.core.placement import Share
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Pairs
 from headtail.distributed.joint_batch import JointBatch
+from headtail.distributed.own_labels import Counted, labels_of
 from headtail.samplers.fixed.mixture import Mixture, mean_of
 from headtail.samplers.fixed.queue import Queue
 from headtail.samplers.fixed.stratified import Stratum, check_sampler, strata_sizes
@@ -81,7 +82,7 @@ class FromStratum(OwnPart):
         share: the rank's rows.
         rank: its number.
         ranks: how many there are.
-        labels: the rank's labels.
+        labels: the rank's part of the sampler's labels.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class FromBatches(OwnPart):
     """Labels of the joint batch, or of past ones: every rank knows them all, and takes its own.
 
     Args:
-        sampler: `WithinBatch` or `Queue`, over the rank's labels.
+        sampler: `WithinBatch` or `Queue`, over the rank's part of its labels.
         share: the rank's rows.
     """
 
@@ -234,16 +235,24 @@ class Together(OwnPart):
 
 
 def own_part_of(sampler: Sampler, labels: ShardedLabels, rank: int, ranks: int) -> OwnPart:
-    """A sampler of all labels as one rank sees it."""
+    """A sampler of all labels as one rank sees it, with the q of its own counts.
+
+    Args:
+        sampler: of all labels.
+        labels: the head's, of this rank.
+        rank: its number.
+        ranks: how many there are.
+    """
     share = labels.share
     if isinstance(sampler, Mixture):
         parts = [own_part_of(part, labels, rank, ranks) for part in sampler.samplers]
         return Together(parts)
+    counted = labels_of(sampler, labels) if isinstance(sampler, Counted) else labels
     if isinstance(sampler, WithinBatch):
-        return FromBatches(WithinBatch(labels, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
+        return FromBatches(WithinBatch(counted, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
     if isinstance(sampler, Queue):
-        return FromBatches(Queue(labels, sampler.capacity, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
-    return FromStratum(sampler, share, rank, ranks, labels)
+        return FromBatches(Queue(counted, sampler.capacity, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
+    return FromStratum(sampler, share, rank, ranks, counted)
 
 
 def own_part(draw: Draw, share: Share) -> Draw:
