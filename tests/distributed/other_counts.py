@@ -144,5 +144,17 @@ def samplers_of_labels_that_ranks_cannot_share_are_refused():
         _refused(work, "`labels` whose rows are not those of this head")
 
 
+def a_label_that_never_occurs_is_refused_before_any_queue_has_it():
+    labels = Labels.from_counts([5, 0, *([3] * (L - 2))])
+    hidden = torch.zeros(2, D, dtype=torch.float64)
+    target = torch.tensor([1, 2] if _last() else [3, 2])
+    for make in (SAMPLERS["queue"], lambda labels: Mixture([SAMPLERS["queue"](labels)])):
+        head = _head(make(labels))
+        _refused(lambda head=head: head(hidden, target), "label 1, which has no training example")
+        assert all(queue._filled == 0 for queue in head.modules() if isinstance(queue, Queue))
+        assert head(hidden, torch.tensor([3, 2])).isfinite()
+        assert head.eval()(hidden, target).isfinite()  # nothing is remembered
+
+
 def _place() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
