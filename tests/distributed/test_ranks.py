@@ -21,6 +21,7 @@ from tests.distributed import (
     other_counts,
     sizes,
     staged_checks,
+    unlike_calls,
 )
 from tests.distributed.cases import CASES, OTHERS, PRODUCTS
 from tests.distributed.equality import equal
@@ -31,7 +32,8 @@ def equal_by_name(name: str, steps: int, single: bool) -> None:
     equal(CASES[name], steps, single=single)
 
 
-OWN = checks_in(checks, sizes, bad_input, growing, staged_checks, exact_checks, other_counts)
+OWN = checks_in(checks, sizes, bad_input, growing, staged_checks, exact_checks)
+OWN |= checks_in(other_counts, unlike_calls)
 SHORT = {name: partial(equal_by_name, name, 2, False) for name in PRODUCTS}
 SHORT |= {name: partial(equal_by_name, name, 20, False) for name in OTHERS}
 LONG = {name: partial(equal_by_name, name, 20, True) for name in CASES}

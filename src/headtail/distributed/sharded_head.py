@@ -40,7 +40,7 @@ from headtail.distributed.own_draws import (
     take_over,
 )
 from headtail.distributed.own_labels import own_labels
-from headtail.distributed.same_call import Facts, LossFacts, facts_of_states
+from headtail.distributed.same_call import Facts, LossFacts, facts_of_draw, facts_of_states
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import Asked, best_of_all
 from headtail.distributed.together import everywhere, number_of_first, refuse_everywhere, tried
@@ -151,7 +151,8 @@ class ShardedLabelHead(nn.Module):
         Args:
             hidden: `[b, d]`, or `[B, T, d]` for the positions of sequences; b may differ by rank.
             target: as for `LabelHead`.
-            draw: negatives that were drawn ahead, the same on all ranks.
+            draw: negatives that were drawn ahead, the same on all ranks. Their ids and log q are
+                compared on a CPU; on a GPU only their number is, because the host would wait.
             generator: source of the negatives' randomness. Each rank draws its own by its own, and
                 that of rank 0 decides what all of them draw together (`WithinBatch`, `Queue`).
             **options: options that change from batch to batch: `known_positives`, `sample_weight`;
@@ -172,7 +173,7 @@ class ShardedLabelHead(nn.Module):
         ready = own is not None and call is not None and reason is None
         seed = new_seed(generator)
         given = draw is not None
-        facts = {} if own is None else self._facts(own)
+        facts = {} if own is None else self._facts(own) | facts_of_draw(draw)
         numbers = REFUSED if own is None else own.numbers(seed, facts, given=given, ready=ready)
         table = self.ranks.numbers(numbers, self.weight.device)
         if any(map(replayed, table)):
