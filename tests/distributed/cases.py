@@ -69,6 +69,14 @@ def distant(y: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return 0.02 * (y - other) ** 2 - 0.1 * y
 
 
+DISTANCES = torch.arange(L**2, dtype=torch.float64).reshape(L, L).sin()
+
+
+def looked_up(y: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A margin that does not split, from a table of all pairs."""
+    return DISTANCES[y, other]
+
+
 MARGINS = {
     "unit": Unit(),
     "logit-adjusted": LogitAdjusted(LABELS),
@@ -234,6 +242,13 @@ def _options() -> dict[str, Case]:
         "weights of ragged examples": one(batches.ragged_with_weights),
         "summed weights": one(batches.weighed, reduction="sum"),
         "ignored targets": one(batches.ignoring, "frequency"),
+        "ignored targets, pairwise": Case(
+            lambda: SampledSoftmaxLoss(SAMPLERS["uniform"](), FromMargin(Pairwise(looked_up))),
+            form=batches.ignoring,
+        ),
+        "ignored targets, exact, pairwise": Case(
+            lambda: SoftmaxLoss(Pairwise(looked_up)), form=batches.ignoring
+        ),
         "ignored targets, decoupled": Case(hinge_of, form=batches.ignoring),
         "another index is ignored": one(batches.ids, "within-batch", ignore_index=0),
         "ragged": one(batches.ragged),

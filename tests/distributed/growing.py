@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -82,6 +83,42 @@ def old_rows_their_state_and_a_queue_outlive_growing():
     for name, value in head.part.state_dict().items():
         assert torch.equal(value, past[name])
     _train(head, optimizer, L + NEW)
+
+
+def a_head_grows_with_another_sampler():
+    samplers = [
+        lambda labels: Uniform(labels, 8),
+        lambda labels: Queue(labels, 32),
+        lambda labels: Queue(labels, 64),
+        lambda labels: Mixture([Uniform(labels, 8), Queue(labels, 32)]),
+        lambda labels: Mixture([Queue(labels, 32), Uniform(labels, 8)]),
+    ]
+    grown = LABELS.grow([3] * NEW)
+    for make, other in itertools.permutations(samplers, 2):
+        head = ShardedLabelHead(LABELS, D, SampledSoftmaxLoss(make(LABELS), Constant()))
+        optimizer = RowAdagrad(head.parameters(), lr=0.1)
+        _train(head, optimizer, L)
+        loss = SampledSoftmaxLoss(other(grown), Constant())
+        head.grow(grown, optimizer, loss)
+        assert head.loss is loss
+        assert not any(_filled(head.part))  # as a LabelHead that is given this loss
+        _train(head, optimizer, L + NEW)
+
+
+def an_equal_queue_of_a_new_loss_keeps_its_content():
+    head = ShardedLabelHead(LABELS, D, _loss(LABELS))
+    _train(head, RowAdagrad(head.parameters(), lr=0.1), L)
+    filled = _filled(head.part)
+    assert any(filled)
+    grown = LABELS.grow([3] * NEW)
+    head.grow(grown, loss=SampledSoftmaxLoss(_loss(grown).sampler, Constant()))
+    assert _filled(head.part) == filled
+
+
+def _filled(part: Any) -> list[list[int]]:
+    """What queues hold."""
+    queues = [module for module in part.modules() if isinstance(module, Queue)]
+    return [queue.past[: queue._filled].tolist() for queue in queues]
 
 
 def ranks_count_what_one_process_counts():

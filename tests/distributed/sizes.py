@@ -9,10 +9,13 @@ import torch.distributed as dist
 from torch import nn
 
 from headtail import (
+    Constant,
     Frequency,
     Importance,
     Labels,
     LogUniform,
+    Mixture,
+    Queue,
     RowAdagrad,
     RowAdam,
     SampledDecoupledLoss,
@@ -24,6 +27,7 @@ from headtail import (
 )
 from headtail.distributed import ShardedLabelHead
 from headtail.distributed.traffic import StepShape, step_messages
+from headtail.samplers import Sampler
 from tests.distributed import batches
 from tests.distributed.batches import LABELS, D, of_ranks
 from tests.distributed.counted import Call, collectives
@@ -77,6 +81,24 @@ def bytes_of_a_step_are_those_of_the_formula():
     assert _calls(LABELS, {}, batches.positions) == _messages(batches.positions)
     within = {"loss": SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS))}
     assert _calls(LABELS, within, batches.groups) == _messages(batches.groups, grouped=True)
+
+
+def bytes_where_a_label_never_occurs_are_those_of_the_formula():
+    """Ranks ask each other about targets only where a sampler may refuse them."""
+    unseen = Labels.from_counts([*LABELS.counts[:-1].tolist(), 0])
+    batch = of_ranks(batches.ids, 2, dist.get_world_size(), torch.float32)
+    assert not any((part.target == LABELS.num_labels - 1).any() for part in batch)
+    samplers: list[tuple[Sampler, bool]] = [
+        (Uniform(unseen, 8), False),
+        (Frequency(unseen, 8), False),
+        (WithinBatch(LABELS), False),
+        (WithinBatch(unseen), True),
+        (Queue(unseen, 9), True),
+        (Mixture([Uniform(unseen, 8), WithinBatch(unseen)]), True),
+    ]
+    for sampler, asked in samplers:
+        loss = {"loss": SampledSoftmaxLoss(sampler, Constant())}
+        assert _calls(unseen, loss) == _messages(unseen=asked), sampler
 
 
 def nothing_that_a_step_sends_grows_with_the_labels():

@@ -25,7 +25,7 @@ from headtail import (
     Uniform,
     WithinBatch,
 )
-from headtail.distributed import ShardedLabelHead
+from headtail.distributed import ShardedLabelHead, count_labels
 from headtail.losses import Loss
 from tests.distributed.counted import collectives
 
@@ -114,3 +114,8 @@ def test_negatives_differ_from_replay_to_replay():
     third = float(head(hidden, target).detach())
     torch.manual_seed(5)
     assert float(head(hidden, target).detach()) == third
+
+
+def test_labels_are_counted_over_a_group_that_reaches_no_cpu():
+    labels = count_labels(torch.tensor([4, 1, 4]), 6, dist.new_group(backend="nccl"))
+    assert labels.counts[labels.share.own_places(torch.arange(6))].tolist() == [0, 1, 0, 0, 2, 0]

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.collectives.processes import checks_in, failures
-from tests.distributed import bad_input, checks, exact_checks, growing, sizes, staged_checks
+from tests.distributed import (
+    bad_input,
+    checks,
+    exact_checks,
+    growing,
+    other_counts,
+    sizes,
+    staged_checks,
+    unlike_calls,
+)
 from tests.distributed.cases import CASES, OTHERS, PRODUCTS
 from tests.distributed.equality import equal
 
@@ -24,6 +33,7 @@ def equal_by_name(name: str, steps: int, single: bool) -> None:
 
 
 OWN = checks_in(checks, sizes, bad_input, growing, staged_checks, exact_checks)
+OWN |= checks_in(other_counts, unlike_calls)
 SHORT = {name: partial(equal_by_name, name, 2, False) for name in PRODUCTS}
 SHORT |= {name: partial(equal_by_name, name, 20, False) for name in OTHERS}
 LONG = {name: partial(equal_by_name, name, 20, True) for name in CASES}

@@ -18,7 +18,7 @@ from headtail.core.placement import Placement, Share
 from headtail.errors import HeadtailError, check_number
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Totals:
     """What all labels have in common, whichever rank holds them.
 

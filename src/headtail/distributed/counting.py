@@ -54,9 +54,11 @@ def counted(seen: Tensor, placement: Placement, ranks: Ranks, smoothing: float) 
     counts = torch.zeros(len(share), dtype=torch.int64)
     sent = torch.stack([ids, numbers], 1)
     lengths = [length for (length,) in ranks.numbers([len(sent)], torch.device("cpu"))]
+    place = ranks.meeting_place(sent.device)  # NCCL reaches no CPU
     for start in range(0, max(lengths), AT_ONCE):
         sizes = [min(max(length - start, 0), AT_ONCE) for length in lengths]
-        every = gather_rows(sent[start : start + AT_ONCE], ranks, sizes)
+        part = sent[start : start + AT_ONCE]
+        every = gather_rows(part.to(place), ranks, sizes).to(part.device)
         places = share.own_places(every[:, 0])
         own = places >= 0
         counts.index_add_(0, places[own], every[own, 1])

@@ -16,11 +16,16 @@ from headtail.core.lookup import Same
 from headtail.core.placement import Share
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Pairs
+from headtail.core.weightings import Weighting
 from headtail.distributed.joint_batch import JointBatch
+from headtail.distributed.own_labels import Counted, labels_of
+from headtail.distributed.together import everywhere
+from headtail.errors import HeadtailError
+from headtail.losses.inputs import check_draw
 from headtail.samplers.fixed.mixture import Mixture, mean_of
 from headtail.samplers.fixed.queue import Queue
 from headtail.samplers.fixed.stratified import Stratum, check_sampler, strata_sizes
-from headtail.samplers.fixed.within_batch import WithinBatch
+from headtail.samplers.fixed.within_batch import WithinBatch, require_seen
 from headtail.samplers.sampler import Sampler, Step
 
 
@@ -52,6 +57,16 @@ class OwnPart(nn.Module):
     def remember(self, batch: JointBatch) -> None:
         """Add a batch to the memory, where there is one."""
 
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a batch may hold labels that the sampler refuses, because they never occur. Only
+        the rank that has their counts knows.
+        """
+        return False
+
+    def check(self, batch: JointBatch) -> None:
+        """Refuse a batch that `remember` would refuse."""
+
     def most_draws(self, targets: int) -> int | None:
         """How many draws `pick_fixed` returns for so many targets of all ranks; None where their
         number is not fixed, or ranks have to agree on them.
@@ -81,7 +96,7 @@ class FromStratum(OwnPart):
         share: the rank's rows.
         rank: its number.
         ranks: how many there are.
-        labels: the rank's labels.
+        labels: the rank's part of the sampler's labels.
     """
 
     def __init__(
@@ -133,7 +148,7 @@ class FromBatches(OwnPart):
     """Labels of the joint batch, or of past ones: every rank knows them all, and takes its own.
 
     Args:
-        sampler: `WithinBatch` or `Queue`, over the rank's labels.
+        sampler: `WithinBatch` or `Queue`, over the rank's part of its labels.
         share: the rank's rows.
     """
 
@@ -168,6 +183,17 @@ class FromBatches(OwnPart):
     def remember(self, batch: JointBatch) -> None:
         """Put the joint batch into a queue."""
         self.sampler.remember(Step(batch.pairs))
+
+    @property
+    def may_refuse(self) -> bool:
+        """If some label never occurs."""
+        return self.sampler.labels.never_seen > 0
+
+    def check(self, batch: JointBatch) -> None:
+        """Refuse labels that never occur before any rank has them in its queue."""
+        if isinstance(self.sampler, Queue):
+            label = batch.pairs.label[~batch.pairs.ignored]
+            require_seen(label, self.log_q(label), self.sampler.name)
 
 
 class Together(OwnPart):
@@ -225,6 +251,16 @@ class Together(OwnPart):
         for part in self._parts:
             part.remember(batch)
 
+    @property
+    def may_refuse(self) -> bool:
+        """If a part may."""
+        return any(part.may_refuse for part in self._parts)
+
+    def check(self, batch: JointBatch) -> None:
+        """In all parts."""
+        for part in self._parts:
+            part.check(batch)
+
     def _log_q(self, ids: Tensor, sizes: list[float]) -> Tensor:
         return mean_of([part.log_q(ids) for part in self._parts], sizes)
 
@@ -234,16 +270,76 @@ class Together(OwnPart):
 
 
 def own_part_of(sampler: Sampler, labels: ShardedLabels, rank: int, ranks: int) -> OwnPart:
-    """A sampler of all labels as one rank sees it."""
+    """A sampler of all labels as one rank sees it, with the q of its own counts.
+
+    Args:
+        sampler: of all labels.
+        labels: the head's, of this rank.
+        rank: its number.
+        ranks: how many there are.
+    """
     share = labels.share
     if isinstance(sampler, Mixture):
         parts = [own_part_of(part, labels, rank, ranks) for part in sampler.samplers]
         return Together(parts)
+    counted = labels_of(sampler, labels) if isinstance(sampler, Counted) else labels
     if isinstance(sampler, WithinBatch):
-        return FromBatches(WithinBatch(labels, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
+        return FromBatches(WithinBatch(counted, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
     if isinstance(sampler, Queue):
-        return FromBatches(Queue(labels, sampler.capacity, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
-    return FromStratum(sampler, share, rank, ranks, labels)
+        return FromBatches(Queue(counted, sampler.capacity, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
+    return FromStratum(sampler, share, rank, ranks, counted)
+
+
+def picked(part: OwnPart, batch: JointBatch, *, remembered: bool) -> Draw:
+    """A rank's draws. On a CPU, all ranks refuse a batch that one of them refuses.
+
+    Args:
+        part: the sampler as this rank sees it.
+        batch: of all ranks.
+        remembered: whether it is put into queues afterwards.
+    """
+
+    def checked() -> Draw:
+        if remembered:
+            part.check(batch)
+        return part.pick(batch)
+
+    if part.may_refuse and batch.hidden.is_cpu:
+        return everywhere(batch.ranks, checked)
+    return part.pick(batch)
+
+
+def given_part(draw: Draw, weighting: Weighting, batch: JointBatch, share: Share) -> Draw:
+    """A rank's part of negatives that were drawn ahead.
+
+    Args:
+        draw: of all ranks.
+        weighting: their weights.
+        batch: of all ranks.
+        share: the rank's rows.
+    """
+    if isinstance(draw, Draw) and not draw.shared:
+        raise HeadtailError(
+            "`draw` must be shared by the batch, `ids` of shape [m]: ranks cannot share draws for "
+            "each example."
+        )
+    check_draw(draw, weighting, batch.pairs, share.placement.num_labels, "the head")
+    return own_part(draw, share)
+
+
+def take_over(part: OwnPart | None, before: OwnPart | None) -> None:
+    """Fill the queues of a sampler from those of the one that it replaces, if both have the same;
+    others begin empty, as in a new loss.
+    """
+    if part is None or before is None:
+        return
+    state = before.state_dict()
+    if _shapes(part.state_dict()) == _shapes(state):
+        part.load_state_dict(state)
+
+
+def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in state.items()}
 
 
 def own_part(draw: Draw, share: Share) -> Draw:

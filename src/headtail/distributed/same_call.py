@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from headtail.collectives.ranks import Ranks
+from headtail.core.draw import Draw
 from headtail.distributed.agree import digest_of, without_addresses
 from headtail.distributed.together import texts_of_all
 from headtail.errors import HeadtailError
+from headtail.files.checksums import new_checksum
 from headtail.losses import Loss
 from headtail.losses.options import Settings
 
@@ -68,10 +70,29 @@ def facts_of_settings(settings: Settings, loss: Loss) -> Facts:
 
 
 def facts_of_states(hidden: Tensor) -> Facts:
-    """What decides the size of the numbers that travel."""
+    """What decides which numbers travel, also backward, and their size."""
     kind = hidden.device.type
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else "off"
-    return {"the dtype of `hidden`": f"{hidden.dtype}", "autocast": f"{autocast}"}
+    return {
+        "the dtype of `hidden`": f"{hidden.dtype}",
+        "autocast": f"{autocast}",
+        "`hidden.requires_grad`": f"{hidden.requires_grad and torch.is_grad_enabled()}",
+    }
+
+
+def facts_of_draw(draw: Draw | None) -> Facts:
+    """Negatives that were drawn ahead. On a GPU only their number: the host would wait for them."""
+    if not isinstance(draw, Draw):
+        return {} if draw is None else {"`draw`": type(draw).__name__}
+    ids = draw.ids
+    words = f"{list(ids.shape)} ids on {ids.device.type}, made for {draw.made_for} targets"
+    if ids.is_cpu and draw.log_q.is_cpu:
+        values = new_checksum()
+        values.update(f"{float(draw.m)}".encode())
+        for numbers in (ids, draw.log_q):
+            values.update(numbers.detach().contiguous().numpy().data)
+        words += f", with the checksum {values.hexdigest()[:8]} of ids, log q and m"
+    return {"`draw`": words}
 
 
 class LossFacts:

@@ -31,9 +31,16 @@ from headtail.distributed.joint_batch import (
     replayed,
 )
 from headtail.distributed.moving import fill_rows, move_table
-from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
+from headtail.distributed.own_draws import (
+    OwnPart,
+    every_own_label,
+    given_part,
+    own_part_of,
+    picked,
+    take_over,
+)
 from headtail.distributed.own_labels import own_labels
-from headtail.distributed.same_call import Facts, LossFacts, facts_of_states
+from headtail.distributed.same_call import Facts, LossFacts, facts_of_draw, facts_of_states
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import Asked, best_of_all
 from headtail.distributed.together import everywhere, number_of_first, refuse_everywhere, tried
@@ -41,7 +48,6 @@ from headtail.errors import HeadtailError, Setting, check_count, check_number
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.captured import Captured
 from headtail.losses.graph import Call
-from headtail.losses.inputs import check_draw
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
 
@@ -145,7 +151,8 @@ class ShardedLabelHead(nn.Module):
         Args:
             hidden: `[b, d]`, or `[B, T, d]` for the positions of sequences; b may differ by rank.
             target: as for `LabelHead`.
-            draw: negatives that were drawn ahead, the same on all ranks.
+            draw: negatives that were drawn ahead, the same on all ranks. Their ids and log q are
+                compared on a CPU; on a GPU only their number is, because the host would wait.
             generator: source of the negatives' randomness. Each rank draws its own by its own, and
                 that of rank 0 decides what all of them draw together (`WithinBatch`, `Queue`).
             **options: options that change from batch to batch: `known_positives`, `sample_weight`;
@@ -166,7 +173,7 @@ class ShardedLabelHead(nn.Module):
         ready = own is not None and call is not None and reason is None
         seed = new_seed(generator)
         given = draw is not None
-        facts = {} if own is None else self._facts(own)
+        facts = {} if own is None else self._facts(own) | facts_of_draw(draw)
         numbers = REFUSED if own is None else own.numbers(seed, facts, given=given, ready=ready)
         table = self.ranks.numbers(numbers, self.weight.device)
         if any(map(replayed, table)):
@@ -217,24 +224,12 @@ class ShardedLabelHead(nn.Module):
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return every_own_label(self.share, self.labels.num_labels, batch.hidden.device)
         if given is not None:
-            if not given.shared:
-                raise HeadtailError(
-                    "`draw` must be shared by the batch, `ids` of shape [m]: ranks cannot share "
-                    "draws for each example."
-                )
-            weighting = _weighting(self.loss)
-            check_draw(given, weighting, batch.pairs, self.labels.num_labels, "the head")
-            return own_part(given, self.share)
-        part = self.part
-        assert part is not None
+            return given_part(given, _weighting(self.loss), batch, self.share)
+        assert self.part is not None
         with torch.no_grad():
-            if self.labels.never_seen and batch.hidden.is_cpu:
-                # Targets that do not occur are refused, by the rank that has their counts.
-                drawn = everywhere(self.ranks, lambda: part.pick(batch))
-            else:
-                drawn = part.pick(batch)
+            drawn = picked(self.part, batch, remembered=self.training)
             if self.training:
-                part.remember(batch)
+                self.part.remember(batch)
             return drawn
 
     @without_gradients
@@ -305,13 +300,15 @@ class ShardedLabelHead(nn.Module):
         Args:
             labels: the grown labels; old labels keep their ids.
             optimizer: its state for this table moves, and gets rows for the new labels.
-            loss: a loss for the grown labels, where the present one cannot grow by itself.
+            loss: a loss for the grown labels, where the present one cannot grow by itself. Queues
+                keep what they hold if the new sampler has the same ones, and else begin empty.
         """
         before = self.placement
         loss, grown, counts = everywhere(self.ranks, lambda: self._grown(labels, loss))
         after = grown.placement
         check_agreement(self.ranks, grown, loss, {"counts of labels, label by label": counts})
         part = self._part_of(loss, grown)
+        take_over(part, self.part)
         flush(self)
         seed = self.shared_seed()
         for table in self.parameters(recurse=False):
@@ -320,8 +317,6 @@ class ShardedLabelHead(nn.Module):
         self._graphs.free()
         self.labels = grown
         self.loss = loss.to(self.weight.device).train(self.training)
-        if part is not None and self.part is not None:
-            part.load_state_dict(self.part.state_dict())  # what queues hold
         self.part = part
 
     def _grown(

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from headtail.collectives.shared import for_all, log_sum_exp_of, sum_of
 from headtail.core.draw import Draw
-from headtail.core.margins import Separable
 from headtail.core.placement import Share
-from headtail.core.weightings import FromMargin, Importance, Weighting, log_weights
+from headtail.core.weightings import Importance, Weighting, log_weights
 from headtail.distributed.joint_batch import JointBatch
 from headtail.losses.decoupled import DecoupledSettings
 from headtail.losses.inputs import directions
@@ -241,9 +240,6 @@ def told_to_all(
 
 def own_log_weights(weighting: Weighting, draw: Draw, batch: JointBatch) -> tuple[Tensor, Tensor]:
     """(a, b): a of own positives, b of own negatives."""
-    label = batch.pairs.label
-    if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):
-        return log_weights(weighting, draw, label)
     # Labels of targets that do not count are none, and are looked up nowhere.
-    counted = label.masked_fill(batch.pairs.ignored, 0)
+    counted = batch.pairs.label.masked_fill(batch.pairs.ignored, 0)
     return log_weights(weighting, draw, counted)

@@ -83,6 +83,7 @@ class StepShape:
     weight: int = 0
     known: int = 0
     staged: bool = False
+    unseen: bool = False
 
 
 def step_messages(shape: StepShape) -> list[Message]:
@@ -115,6 +116,7 @@ def step_messages(shape: StepShape) -> list[Message]:
             scattered,
         ]
         return [message for message in messages if message.size]
+    messages.append(Message("refusals", "all_gather", shape.unseen * WHOLE))
     messages.append(Message("positives", "all_reduce", shape.all_pairs * 2 * WHOLE))
     if shape.loss == "softmax":
         messages.append(Message("highest terms", "all_reduce", each_pair))

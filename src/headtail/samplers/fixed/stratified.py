@@ -33,7 +33,7 @@ class Stratum(nn.Module):
         sampler: of all labels.
         share: the rank's rows.
         own: how many negatives the rank draws, m_r.
-        labels: where the sampler's counts are spread over ranks, this rank's.
+        labels: the rank's part of the sampler's labels, where its counts are held already.
     """
 
     def __init__(
