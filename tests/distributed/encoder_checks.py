@@ -90,7 +90,7 @@ def _whole(parameter: Tensor) -> Tensor:
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
-def _batches(parts: int = 1) -> Iterator[list[tuple[Tensor, Tensor, Any]]]:
+def batches(parts: int = 1) -> Iterator[list[tuple[Tensor, Tensor, Any]]]:
     """Words, targets and negatives of the micro-batches of each step."""
     generator = torch.Generator().manual_seed(5)
     sampler = Uniform(LABELS, 6)
@@ -103,14 +103,14 @@ def _batches(parts: int = 1) -> Iterator[list[tuple[Tensor, Tensor, Any]]]:
         yield micro
 
 
-def _own(tensor: Tensor) -> Tensor:
+def own_part(tensor: Tensor) -> Tensor:
     """This rank's part of a batch: the ranks' parts have different sizes."""
     size = dist.get_world_size()
     cuts = [0, *(len(tensor) - 2 * (size - 1 - rank) for rank in range(size))]
     return tensor[slice(*cuts[dist.get_rank() :][:2])]
 
 
-def _optimizer(model: Model, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+def optimizer_of(model: Model, weight_decay: float = 0.0) -> torch.optim.Optimizer:
     """A row optimiser of tables, and torch's own of the layers."""
     tables = [*model.head.parameters(recurse=False)]
     dense = []
@@ -138,15 +138,15 @@ def _train(
         weight_decay: of tables.
     """
     losses = []
-    optimizers = [_optimizer(model, weight_decay) for model in pair]
-    for step in _batches(parts):
+    optimizers = [optimizer_of(model, weight_decay) for model in pair]
+    for step in batches(parts):
         both = [0.0, 0.0]
         for number, (words, target, draw) in enumerate(step):
             last = number == parts - 1
             one = pair.alone(words, target, draw=draw) / parts
             one.backward()
             with nullcontext() if waiting is None or last else waiting():
-                other = wrapped(_own(words), _own(target), draw=draw) / parts
+                other = wrapped(own_part(words), own_part(target), draw=draw) / parts
                 other.backward()
             both[0] += one.item()
             both[1] += other.item()
@@ -178,14 +178,14 @@ def ddp_adds_up_micro_batches() -> None:
 
 def ddp_in_bfloat16_has_gradients_as_exact_as_one_process() -> None:
     errors = [0.0, 0.0]
-    for ((words, target, draw),) in _batches():
+    for ((words, target, draw),) in batches():
         pair = Pair.of(torch.float32)
         exact = Pair.of().alone
         exact.load_state_dict(pair.alone.state_dict())
         wrapped = DistributedDataParallel(replicate(pair.shared))
         with torch.autocast("cpu", torch.bfloat16):
             pair.alone(words, target, draw=draw).backward()
-            wrapped(_own(words), _own(target), draw=draw).backward()
+            wrapped(own_part(words), own_part(target), draw=draw).backward()
         exact(words, target, draw=draw).backward()
         own = pair.shared.head.share.labels()
         truth = _gradients(exact, own)
@@ -268,9 +268,9 @@ def copies_with_weight_decay_stay_equal_to_the_last_bit() -> None:
 def a_rank_without_examples_takes_part() -> None:
     pair = Pair.of()
     average_encoder(pair.shared.encoder, pair.shared.head)
-    optimizers = _optimizer(pair.alone), _optimizer(pair.shared)
+    optimizers = optimizer_of(pair.alone), optimizer_of(pair.shared)
     own = slice(None) if dist.get_rank() == 0 else slice(0)
-    for ((words, target, draw),) in _batches():
+    for ((words, target, draw),) in batches():
         pair.alone(words, target, draw=draw).backward()
         pair.shared(words[own], target[own], draw=draw).backward()
         for optimizer in optimizers:

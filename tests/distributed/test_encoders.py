@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.collectives.processes import checks_in, failures
-from tests.distributed import encoder_checks
+from tests.distributed import clipping_checks, encoder_checks, scaler_checks
 
-CHECKS = checks_in(encoder_checks)
+CHECKS = checks_in(encoder_checks, clipping_checks, scaler_checks)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from headtail.core.placement import Placement, Share
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Target
 from headtail.core.topk import TopK
-from headtail.core.weightings import FromMargin
 from headtail.distributed.agree import check_agreement
 from headtail.distributed.captured import ShardedGraphs, new_seed, refuse_mixed
 from headtail.distributed.joint_batch import (
@@ -41,7 +40,7 @@ from headtail.distributed.own_draws import (
 )
 from headtail.distributed.own_labels import own_labels
 from headtail.distributed.same_call import Facts, LossFacts, facts_of_draw, facts_of_states
-from headtail.distributed.sharded_loss import OwnRows, sharded_loss
+from headtail.distributed.sharded_loss import OwnRows, sharded_loss, weighting_of
 from headtail.distributed.sharded_topk import Asked, best_of_all
 from headtail.distributed.together import everywhere, number_of_first, refuse_everywhere, tried
 from headtail.errors import HeadtailError, Setting, check_count, check_number
@@ -50,6 +49,7 @@ from headtail.losses.captured import Captured
 from headtail.losses.graph import Call
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
+from headtail.rows.link import linked
 
 
 class ShardedLabelHead(nn.Module):
@@ -63,6 +63,7 @@ class ShardedLabelHead(nn.Module):
     * Negatives are drawn by each rank from its own labels, with their exact q (`Stratified`);
       within-batch negatives and queues are those of the joint batch.
     * Row optimisers need no communication: `RowAdagrad(head.parameters())` on each rank.
+    * Clip with `headtail.clip_grad_norm_`, which sums over ranks; torch's own sees one rank's rows.
     * The gradients of hidden states are multiplied by the number of ranks, because
       `DistributedDataParallel` and FSDP average those of the encoder.
 
@@ -158,6 +159,8 @@ class ShardedLabelHead(nn.Module):
             **options: options that change from batch to batch: `known_positives`, `sample_weight`;
                 and others, which must be the same on all ranks.
         """
+        for table in self.parameters(recurse=False):
+            linked(table).ranks = self.ranks  # here, because copies and loaded ones have no link
         call = None
         # `ignore_index=None` promises that all targets count, which stages need not know.
         asked = set(options) - (
@@ -187,8 +190,7 @@ class ShardedLabelHead(nn.Module):
         batch = JointBatch.of(own, self.ranks, table)
         rows = OwnRows(self.weight, self.bias, self.share, self.sparse)
         drawn = self._drawn(batch, draw)
-        weighting = _weighting(self.loss)
-        loss = sharded_loss(batch, rows, drawn, weighting)
+        loss = sharded_loss(batch, rows, drawn, weighting_of(self.loss))
         if reason:  # after all messages: a warning may be an error, and on one rank only
             self._graphs.tell(reason)
         if own.settings.reduction != "none":
@@ -224,7 +226,7 @@ class ShardedLabelHead(nn.Module):
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return every_own_label(self.share, self.labels.num_labels, batch.hidden.device)
         if given is not None:
-            return given_part(given, _weighting(self.loss), batch, self.share)
+            return given_part(given, weighting_of(self.loss), batch, self.share)
         assert self.part is not None
         with torch.no_grad():
             drawn = picked(self.part, batch, remembered=self.training)
@@ -385,10 +387,3 @@ class ShardedLabelHead(nn.Module):
             f"num_labels={self.labels.num_labels}, own={len(self.weight)}, dim={self.dim}, "
             f"bias={self.bias is not None}, sparse={self.sparse}"
         )
-
-
-def _weighting(loss: Loss) -> Any:
-    if isinstance(loss, SampledLoss):
-        return loss.weighting
-    assert isinstance(loss, ExactLoss)
-    return FromMargin(loss.margin)

@@ -18,8 +18,9 @@ from torch import Tensor
 from headtail.collectives.shared import for_all, log_sum_exp_of, sum_of
 from headtail.core.draw import Draw
 from headtail.core.placement import Share
-from headtail.core.weightings import Importance, Weighting, log_weights
+from headtail.core.weightings import FromMargin, Importance, Weighting, log_weights
 from headtail.distributed.joint_batch import JointBatch
+from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.decoupled import DecoupledSettings
 from headtail.losses.inputs import directions
 from headtail.losses.softmax import SoftmaxSettings
@@ -93,6 +94,14 @@ def sharded_loss(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weight
         loss = _softmax(terms, settings, batch, rows.share.placement.num_labels)
     # Numbers of each target are cheap: in float64, the loss has the digits that a kernel's has.
     return settings.reduce(loss.double(), batch.pairs).to(terms.negatives.dtype)
+
+
+def weighting_of(loss: Loss) -> Any:
+    """The weighting of negatives, and for an exact loss of all labels."""
+    if isinstance(loss, SampledLoss):
+        return loss.weighting
+    assert isinstance(loss, ExactLoss)
+    return FromMargin(loss.margin)
 
 
 def _softmax(

@@ -15,13 +15,16 @@ from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.fixed_gradient import place_of
 from headtail.rows.gradients import as_rows, as_sparse, whole_gradient
-from headtail.rows.link import taker_of
+from headtail.rows.link import ranks_of, taker_of
 
 
 def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
     """`torch.nn.utils.clip_grad_norm_` for row-sparse gradients too.
 
-    Entries of a row are summed before the norm is taken.
+    Entries of a row are summed before the norm is taken. The norm is that of the whole model: of a
+    table whose rows are spread over ranks (`ShardedLabelHead`), or of what `fully_shard` has
+    spread, all ranks' parts count, and all other parameters, which must have the same gradient on
+    all ranks, count once. Every rank must call it then, with the same parameters.
 
     Args:
         parameters: dense and sparse ones together.
@@ -39,8 +42,19 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> T
     """
     if max_norm != math.inf:
         check_number("max_norm", max_norm, low=0)
+    copied: list[Tensor] = []
+    spread: dict[Ranks, list[Tensor]] = {}
+    for p in _listed(parameters):
+        ranks = _holders(p)
+        (copied if ranks is None else spread.setdefault(ranks, [])).append(p)
     with torch.no_grad():
-        return _clip(_with_gradient(parameters), max_norm)
+        values, norm = _measure(_with_gradient(copied))
+        for ranks, tables in spread.items():
+            own_values, own_norm = _measure(_with_gradient(tables))
+            values += own_values
+            norm = _joint_norm(ranks, norm, own_norm.to(tables[0].device))
+        _shorten(values, norm, max_norm)
+    return norm
 
 
 def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
@@ -61,13 +75,16 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
     """
     bound = check_number("clip_value", clip_value, low=0)
     with torch.no_grad():
-        for p in _with_gradient(parameters):
+        for p in _with_gradient(_listed(parameters)):
             _summed(p).clamp_(-bound, bound)
 
 
-def _with_gradient(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+def _listed(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
+
+
+def _with_gradient(parameters: list[Tensor]) -> list[Tensor]:
     """Parameters that have a gradient, with all of it in `.grad`."""
-    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     for p in parameters:
         taker = taker_of(p)
         if taker is not None and taker.at_once:
@@ -78,40 +95,28 @@ def _with_gradient(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
     return [p for p in parameters if _gather(p)]
 
 
-def clip_spread_grad_norm_(
-    parameters: Iterable[Tensor], max_norm: float, spread: Iterable[Tensor], ranks: Ranks
-) -> Tensor:
-    """`clip_grad_norm_` where ranks have different rows of some tables, and copies of all others.
-    Every rank must call it.
-
-    Args:
-        parameters: all of them.
-        max_norm: the largest norm that is left alone: of copies once, and of all ranks' rows.
-        spread: those of which each rank has its own rows.
-        ranks: who share them.
-
-    Returns:
-        The norm before clipping.
-    """
-    own = set(spread)
-    parts = [], []
-    for parameter in _with_gradient(parameters):
-        parts[parameter in own].append(parameter)
-    with torch.no_grad():
-        copied, copied_norm = _measure(parts[0])
-        rows, own_norm = _measure(parts[1])
-        total = own_norm.double().square().to(next(iter(own)).device)
-        ranks.start_sum(total).wait()
-        norm = (total + copied_norm.double().square().to(total.device)).sqrt()
-        _shorten(copied + rows, norm, max_norm)
-    return norm
+def _holders(p: Tensor) -> Ranks | None:
+    """The ranks that hold a parameter together; None where each has all of it."""
+    placements = getattr(p, "placements", None)  # of a DTensor, a class that is slow to import
+    if placements is None:
+        return ranks_of(p)
+    spread = [axis for axis, placement in enumerate(placements) if placement.is_shard()]
+    if len(spread) > 1:
+        raise HeadtailError(
+            f"A parameter of shape {list(p.shape)} is spread over {len(spread)} dimensions of its "
+            "mesh. Clip parameters that are spread over one dimension."
+        )
+    return Ranks.of(p.device_mesh.get_group(spread[0])) if spread else None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
-    """Clip the `.grad` of these."""
-    values, norm = _measure(parameters)
-    _shorten(values, norm, max_norm)
-    return norm
+def _joint_norm(ranks: Ranks, copied: Tensor, own: Tensor) -> Tensor:
+    """The norm of all ranks' own numbers, and of those that all ranks have copies of."""
+    # Each rank sends its part of the copies' square too: a kernel may sum in another order on
+    # another rank, but all ranks should clip by one factor, to the last bit.
+    total = own.double().square() + copied.to(own.device).double().square() / ranks.size
+    total = total.to(ranks.meeting_place(total.device))
+    ranks.reduce_(total)
+    return total.sqrt()
 
 
 def _shorten(values: list[Tensor], norm: Tensor, max_norm: float) -> None:
@@ -170,8 +175,12 @@ def _norm_by_kernel(p: Tensor) -> Tensor | None:
 
 
 def _summed(p: Tensor) -> Tensor:
-    """The numbers of a dense gradient, or of a sparse one after entries of a row were summed."""
+    """The numbers of a dense gradient that are here, or of a sparse one after entries of a row were
+    summed.
+    """
     assert p.grad is not None
+    if hasattr(p.grad, "to_local"):
+        return p.grad.to_local()  # pyright: ignore[reportAttributeAccessIssue]
     if not p.grad.is_sparse:
         return p.grad
     p.grad = p.grad.coalesce()

@@ -10,6 +10,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from headtail.collectives.ranks import Ranks
 from headtail.device.host_memory import HostTensor
 from headtail.device.parts import parts
 from headtail.kernels.gradient import RowCounters, RowGradient
@@ -110,6 +111,7 @@ class TableLink:
         entries: the part of the gradient that is not in `.grad`, in the order of computation.
         counters: scratch memory of kernels that group entries by row.
         fixed: room for gradients at fixed places, by their number of entries and stream.
+        ranks: who hold the rows, each its own; None for a table that is whole.
     """
 
     def __init__(self) -> None:
@@ -117,6 +119,7 @@ class TableLink:
         self.entries: list[RowGradient] = []
         self.counters = RowCounters()
         self.fixed: dict[tuple[int, int], Any] = {}
+        self.ranks: Ranks | None = None
         self._taker: ref[Taker] | None = None
         self._backward = -1
 
@@ -160,6 +163,12 @@ def taker_of(table: Tensor) -> Taker | None:
     """The optimiser that takes entries of this table, if there is one."""
     link = link_of(table)
     return None if link is None else link.taker
+
+
+def ranks_of(table: Tensor) -> Ranks | None:
+    """The ranks that hold this table's rows, each its own; None for a table that is whole."""
+    link = link_of(table)
+    return None if link is None else link.ranks
 
 
 def forget_entries(table: Tensor) -> None:

@@ -23,6 +23,7 @@ from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole
 from headtail.rows.link import Rows, Taker, forget_entries, linked
 from headtail.rows.rounding import widened, write_rows
 from headtail.rows.row_state import put_on_host, row_state, state_on_host, without_host_state
+from headtail.rows.scaling import may_step, meets_scaler
 
 
 class RowOptimizer(torch.optim.Optimizer, Taker):
@@ -87,12 +88,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _step(
         self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
     ) -> float | None:
-        # A scaler that cannot pass itself, because `step` was replaced, leaves its scale here.
-        if grad_scaler is not None or getattr(self, "grad_scale", None) is not None:
-            raise HeadtailError(
-                "`GradScaler` cannot unscale gradients taken `inside_backward`. Leave out one of "
-                "the two."
-            )
+        if not may_step(self, grad_scaler):
+            return None
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -145,9 +142,12 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             elif link.taker is self:
                 link.taker = None
         self.at_once = on and at_once
-        # Then GradScaler passes itself to `step`, which refuses it.
-        self._step_supports_amp_scaling = on
         return self
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether `GradScaler` passes itself to `step`, and leaves it to that what it does."""
+        return meets_scaler(self)
 
     @torch.no_grad()
     def take(self, table: Tensor, gradient: RowGradient) -> None:

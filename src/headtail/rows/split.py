@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_kind
 from headtail.rows.row_optimizer import RowOptimizer
+from headtail.rows.scaling import may_step, meets_scaler
 
 KNOW_ROWS = (
     RowOptimizer,
@@ -67,30 +68,23 @@ class SplitOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether `GradScaler` passes itself to `step`, where a row optimiser refuses it.
-
-        Other optimisers get gradients that are unscaled already.
-        """
-        return any(_refuses_scaler(optimizer) for optimizer in self.optimizers)
+        """Whether `GradScaler` passes itself to `step`, and leaves it to that what it does."""
+        return meets_scaler(self)
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
     ) -> float | None:
         """Take a step of every optimiser; the closure is called once."""
+        if not may_step(self, grad_scaler):
+            return None
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if grad_scaler is None:
-            # This is how a scaler reports itself to a `step` that was replaced by another.
-            grad_scaler = getattr(self, "grad_scale", None)
         for optimizer in self.optimizers:
             check_knows_rows(optimizer)
         for optimizer in self.optimizers:
-            if grad_scaler is not None and _refuses_scaler(optimizer):
-                optimizer.step(grad_scaler=grad_scaler)  # pyright: ignore[reportCallIssue]
-            else:
-                optimizer.step()
+            optimizer.step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -213,12 +207,6 @@ def _refuse_shared(optimizers: tuple[torch.optim.Optimizer, ...]) -> None:
                 "Two of the `optimizers` have the same parameter. Leave it out of one of them."
             )
         seen |= own
-
-
-def _refuses_scaler(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it takes gradients while `backward` runs, so that they cannot be unscaled."""
-    knows = isinstance(optimizer, RowOptimizer | SplitOptimizer)
-    return knows and getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def _num_parameters(groups: list[dict[str, Any]]) -> int:

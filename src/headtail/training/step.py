@@ -14,7 +14,7 @@ from headtail.data.batches import Batches
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.encoders import Model
 from headtail.losses.fused import backward
-from headtail.rows.clipping import clip_grad_norm_, clip_spread_grad_norm_
+from headtail.rows.clipping import clip_grad_norm_
 from headtail.rows.optimizers import DenseSGD
 from headtail.rows.row_optimizer import RowOptimizer
 from headtail.training.config import SettledRun
@@ -45,19 +45,11 @@ class Learner:
         self.optimiser.zero_grad(set_to_none=True)
         backward(loss, self.one)
         if self.run.clip:
-            self._clip()
+            clip_grad_norm_(self.model.parameters(), self.run.clip)
         # Before the updates: on a GPU, the value would otherwise wait for them.
         value = loss.detach().double()
         self.optimiser.advance()
         return value
-
-    def _clip(self) -> None:
-        model = self.model
-        if model.ranks is None:
-            clip_grad_norm_(model.parameters(), self.run.clip)
-            return
-        spread = list(model.head.parameters(recurse=False))
-        clip_spread_grad_norm_(model.parameters(), self.run.clip, spread, model.ranks)
 
 
 class TrainingStep(ABC):
