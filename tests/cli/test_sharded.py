@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,19 @@ from headtail.distributed import processes
 if os.environ["RANK"] == "1":
     processes._version = lambda: "another"
 """
+OTHER_DEVICE = """
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg
+from headtail.cli import train
+
+if os.environ["RANK"] == "1":
+    join = dist.init_process_group
+    dist.init_process_group = lambda _, **options: join("cpu:gloo,cuda:fake", **options)
+    torch.cuda.set_device = lambda _: None
+    train.choose_device_of_rank = lambda _: "cuda"
+"""
+"""As on a machine with GPUs, beside one that does not see its own; a fake backend is its NCCL."""
 NO_DISK = """
 import resource
 if os.environ["RANK"] == "1":
@@ -137,6 +151,9 @@ def changed(change: str) -> str:
     [
         pytest.param(SLOW_TO_TELL, "must be a whole number from 0", id="slow"),
         pytest.param(OTHER_CODE, "Ranks have different versions of headtail", id="code"),
+        pytest.param(
+            OTHER_DEVICE, "Rank 1 on HOST works on a GPU, but rank 0 on HOST", id="device"
+        ),
         pytest.param(NO_DISK, "on rank 1, File too large. The last one is", id="disk"),
         pytest.param(
             changed("words += ['--lrr', '1']"), "has no option `--lrr`", id="typed by one"
@@ -159,6 +176,7 @@ def test_ranks_that_fail_say_so_once(tmp_path: Path, program: str, sentence: str
     script.write_text(WORDS + program + COMMAND)
     run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"))
     assert run.returncode == 1  # torchrun's own
+    sentence = sentence.replace("HOST", socket.gethostname())
     assert [sentence in said for said in sentences(run)] == [True], run.stderr
     assert "exitcode  : 2" in run.stderr
     assert "headtail/cli" not in run.stderr.replace("\\", "/"), "a traceback"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import time
@@ -21,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from headtail.collectives.ranks import Ranks
 from headtail.distributed.agree import refuse_differences
 from headtail.distributed.meeting import JOINING, Meeting, meet
-from headtail.distributed.together import everywhere
+from headtail.distributed.together import everywhere, texts_of_all
 from headtail.errors import HeadtailError, Setting
 
 LONGEST_WAIT = timedelta(hours=12)
@@ -79,6 +80,7 @@ def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
         _join(backend)
         ranks = Ranks.of()
         refuse_differences(ranks, {"versions of headtail or torch": _version()})
+        _refuse_other_devices(ranks, device)
         yield ranks
         dist.barrier()  # no rank leaves while another one still needs it
     except Exception as error:
@@ -135,6 +137,23 @@ def _version() -> str:
         digest.update(f"{path.relative_to(folder)}\n".encode())
         digest.update(path.read_bytes())
     return f"{version('headtail')} {torch.__version__} {digest.hexdigest()}"
+
+
+def _refuse_other_devices(ranks: Ranks, device: Literal["cpu", "cuda"]) -> None:
+    """Refuse ranks on CPUs beside ranks on GPUs, who would wait for each other in the first message
+    between GPUs. Each machine has chosen by itself.
+    """
+    own = [device, f"{ranks.rank} on {socket.gethostname()}"]
+    kinds: dict[str, str] = {}
+    for kind, who in map(json.loads, texts_of_all(ranks, json.dumps(own))):
+        kinds.setdefault(kind, who)
+    if len(kinds) > 1:
+        raise HeadtailError(
+            f"Rank {kinds['cuda']} works on a GPU, but rank {kinds['cpu']} on the CPU. Start as "
+            "many ranks on each machine as it has GPUs that torch can use, or write ",
+            Setting("device", "cpu"),
+            " on all.",
+        )
 
 
 def started_by_torchrun() -> bool:
