@@ -22,11 +22,11 @@ DATA = "synthetic:points=240,test=51,features=90,labels=37"
 SMALL = ["--dim", "6", "--epochs", "2", "--batch", "32"]
 
 
-def torchrun(*command: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+def torchrun(*command: str, ranks: int = 2, restarts: int = 0) -> subprocess.CompletedProcess[str]:
     """The outcome of a command that torchrun starts on two ranks."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
-        [*launcher, "--nproc-per-node", str(ranks), *command],
+        [*launcher, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", *command],
         capture_output=True,
         text=True,
         timeout=300,
@@ -180,6 +180,55 @@ def test_ranks_that_fail_say_so_once(tmp_path: Path, program: str, sentence: str
     assert [sentence in said for said in sentences(run)] == [True], run.stderr
     assert "exitcode  : 2" in run.stderr
     assert "headtail/cli" not in run.stderr.replace("\\", "/"), "a traceback"
+
+
+SHOWS_STARTS = """
+print("started", flush=True)
+"""
+DIES_ONCE = """
+import signal
+from headtail.training.step import Learner
+
+learn = Learner.learn
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+def dies(self, loss):
+    if first and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return learn(self, loss)
+
+Learner.learn = dies
+"""
+
+
+def test_what_all_ranks_refuse_is_not_tried_again(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(WORDS + SHOWS_STARTS + COMMAND)
+    command = [str(script), DATA, *SMALL, "--scheme", "unifrm:tail", "--out", str(tmp_path / "run")]
+    run = torchrun(*command, restarts=2)
+    assert run.returncode == 1
+    assert run.stdout.count("started") >= 4  # a rank may be ended before it writes
+    assert ["Did you mean `uniform`" in said for said in sentences(run)] == [True], run.stderr
+    assert "exitcode  : 2" in run.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing can be killed there")
+def test_a_killed_rank_is_started_again(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(WORDS + DIES_ONCE + COMMAND)
+    run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"), restarts=1)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("model: ") == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", [FAILS_ALONE, NO_DISK], ids=["one", "disk"])
+def test_what_may_be_otherwise_later_is_tried_again(tmp_path: Path, program: str):
+    script = tmp_path / "program.py"
+    script.write_text(WORDS + program + COMMAND)
+    run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"), restarts=1)
+    assert run.returncode == 1
+    assert len(sentences(run)) == 2, run.stderr
 
 
 @pytest.mark.parametrize(
