@@ -53,9 +53,11 @@ class _Runs:
         return state.best_epoch, values
 
     def kept(self) -> list[str]:
-        """The names of models beside checkpoints."""
+        """The names of models beside checkpoints, once all ranks are done with them."""
         dist.barrier()
-        return sorted(path.name for path in (self.folder / "checkpoints").glob("model-*"))
+        names = sorted(path.name for path in (self.folder / "checkpoints").glob("model-*"))
+        dist.barrier()
+        return names
 
     def damage_newest(self) -> None:
         """Cut a file of the newest checkpoint."""
