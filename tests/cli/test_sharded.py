@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,11 +22,11 @@ DATA = "synthetic:points=240,test=51,features=90,labels=37"
 SMALL = ["--dim", "6", "--epochs", "2", "--batch", "32"]
 
 
-def torchrun(*command: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+def torchrun(*command: str, ranks: int = 2, restarts: int = 0) -> subprocess.CompletedProcess[str]:
     """The outcome of a command that torchrun starts on two ranks."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
-        [*launcher, "--nproc-per-node", str(ranks), *command],
+        [*launcher, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", *command],
         capture_output=True,
         text=True,
         timeout=300,
@@ -116,6 +117,19 @@ from headtail.distributed import processes
 if os.environ["RANK"] == "1":
     processes._version = lambda: "another"
 """
+OTHER_DEVICE = """
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg
+from headtail.cli import train
+
+if os.environ["RANK"] == "1":
+    join = dist.init_process_group
+    dist.init_process_group = lambda _, **options: join("cpu:gloo,cuda:fake", **options)
+    torch.cuda.set_device = lambda _: None
+    train.choose_device_of_rank = lambda _: "cuda"
+"""
+"""As on a machine with GPUs, beside one that does not see its own; a fake backend is its NCCL."""
 NO_DISK = """
 import resource
 if os.environ["RANK"] == "1":
@@ -137,6 +151,9 @@ def changed(change: str) -> str:
     [
         pytest.param(SLOW_TO_TELL, "must be a whole number from 0", id="slow"),
         pytest.param(OTHER_CODE, "Ranks have different versions of headtail", id="code"),
+        pytest.param(
+            OTHER_DEVICE, "Rank 1 on HOST works on a GPU, but rank 0 on HOST", id="device"
+        ),
         pytest.param(NO_DISK, "on rank 1, File too large. The last one is", id="disk"),
         pytest.param(
             changed("words += ['--lrr', '1']"), "has no option `--lrr`", id="typed by one"
@@ -159,9 +176,59 @@ def test_ranks_that_fail_say_so_once(tmp_path: Path, program: str, sentence: str
     script.write_text(WORDS + program + COMMAND)
     run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"))
     assert run.returncode == 1  # torchrun's own
+    sentence = sentence.replace("HOST", socket.gethostname())
     assert [sentence in said for said in sentences(run)] == [True], run.stderr
     assert "exitcode  : 2" in run.stderr
     assert "headtail/cli" not in run.stderr.replace("\\", "/"), "a traceback"
+
+
+SHOWS_STARTS = """
+print("started", flush=True)
+"""
+DIES_ONCE = """
+import signal
+from headtail.training.step import Learner
+
+learn = Learner.learn
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+def dies(self, loss):
+    if first and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return learn(self, loss)
+
+Learner.learn = dies
+"""
+
+
+def test_what_all_ranks_refuse_is_not_tried_again(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(WORDS + SHOWS_STARTS + COMMAND)
+    command = [str(script), DATA, *SMALL, "--scheme", "unifrm:tail", "--out", str(tmp_path / "run")]
+    run = torchrun(*command, restarts=2)
+    assert run.returncode == 1
+    assert run.stdout.count("started") >= 4  # a rank may be ended before it writes
+    assert ["Did you mean `uniform`" in said for said in sentences(run)] == [True], run.stderr
+    assert "exitcode  : 2" in run.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing can be killed there")
+def test_a_killed_rank_is_started_again(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(WORDS + DIES_ONCE + COMMAND)
+    run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"), restarts=1)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("model: ") == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", [FAILS_ALONE, NO_DISK], ids=["one", "disk"])
+def test_what_may_be_otherwise_later_is_tried_again(tmp_path: Path, program: str):
+    script = tmp_path / "program.py"
+    script.write_text(WORDS + program + COMMAND)
+    run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"), restarts=1)
+    assert run.returncode == 1
+    assert len(sentences(run)) == 2, run.stderr
 
 
 @pytest.mark.parametrize(

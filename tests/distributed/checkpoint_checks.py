@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
 from headtail import HeadtailError, RowAdam, SplitOptimizer
+from headtail.collectives.ranks import Ranks
 from headtail.distributed import load_checkpoint, save_checkpoint
+from headtail.distributed.together import Beside
 from headtail.files.checksums import DamagedWarning, opened, sealed
 from tests.distributed.small_runs import OPTIMISERS, Run, assert_equal
 
@@ -40,6 +43,19 @@ def _names(folder: Path) -> list[str]:
     names = sorted(path.name for path in folder.iterdir())
     dist.barrier()
     return names
+
+
+def ranks_wait_in_checkpoints_as_long_as_in_training() -> None:
+    usual = timedelta(seconds=60)  # of the group that these checks run in
+    changed = timedelta(hours=12)
+    for waits in (usual, changed):
+        try:
+            dist.distributed_c10d._set_pg_timeout(waits)
+            group: Any = Beside(Ranks.of().group).group
+        finally:
+            dist.distributed_c10d._set_pg_timeout(usual)
+        assert group._get_backend(torch.device("cpu")).options._timeout == waits
+        dist.destroy_process_group(group)
 
 
 def training_continues_bit_for_bit_with_every_row_optimiser() -> None:

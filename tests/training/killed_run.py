@@ -87,11 +87,17 @@ def main(folder: Path, scheme: str, point: str, who: str, number: int) -> None:
         path = folder / f"examples-{attempt}-{rank}.jsonl"
         path.touch()
         note_examples(trainer, path)
+        (folder / f"pid-{attempt}-{rank}").write_text(f"{os.getpid()}")
         trained = trainer.fit()
         weights = torch.cat([p.detach().reshape(-1) for p in trained.model.parameters()])
     checksum = new_checksum()
     checksum.update(weights.numpy().tobytes())
-    result = {"curve": trained.state.curve, "weights": checksum.hexdigest()}
+    result = {
+        "curve": trained.state.curve,
+        "best_epoch": trained.state.best_epoch,
+        "weights": checksum.hexdigest(),
+        "rows": float(trained.model.head.weight.detach().double().square().sum()),
+    }
     (folder / f"result-{rank}.json").write_text(json.dumps(result))
 
 

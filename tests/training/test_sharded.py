@@ -10,9 +10,9 @@ import torch
 from headtail import load
 from headtail.data.batches import Batches
 from tests.collectives.processes import checks_in, failures
-from tests.training import sharded_checks
+from tests.training import sharded_best_checks, sharded_checks
 
-CHECKS = checks_in(sharded_checks)
+CHECKS = checks_in(sharded_checks, sharded_best_checks)
 
 
 @pytest.fixture(scope="module")

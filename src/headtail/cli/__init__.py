@@ -17,6 +17,7 @@ from typing import Any
 
 from headtail import __version__
 from headtail.cli.overview import COMMANDS, overview
+from headtail.cli.refused import refused_before, remember_refusal
 from headtail.errors import HeadtailError, nearest
 from headtail.files.names import shown
 
@@ -34,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(overview())
         return 0
     warnings.formatwarning = _warning
+    if _is_of_rank(words) and refused_before():
+        return 2
     try:
         _check_words(words)
         command = _parse(words)
@@ -75,7 +78,8 @@ def _tell_once(error: BaseException, sentence: str) -> None:
         sys.stderr.write(sentence)
         sys.stderr.flush()
 
-    tell_once(error, tell)
+    if tell_once(error, tell):
+        remember_refusal()
 
 
 def _warning(message: Warning | str, *_: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import time
@@ -16,12 +17,13 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.rendezvous import rendezvous
 
 from headtail.collectives.ranks import Ranks
 from headtail.distributed.agree import refuse_differences
 from headtail.distributed.meeting import JOINING, Meeting, meet
-from headtail.distributed.together import everywhere
+from headtail.distributed.together import everywhere, texts_of_all
 from headtail.errors import HeadtailError, Setting
 
 LONGEST_WAIT = timedelta(hours=12)
@@ -40,6 +42,8 @@ _LOST = (
     "Socket Timeout",
 )
 """What the errors say that ranks raise when another one has ended."""
+_WRONG_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""What a system answers to a name that was not meant; other answers may be different later."""
 _Value = TypeVar("_Value")
 
 
@@ -79,6 +83,7 @@ def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
         _join(backend)
         ranks = Ranks.of()
         refuse_differences(ranks, {"versions of headtail or torch": _version()})
+        _refuse_other_devices(ranks, device)
         yield ranks
         dist.barrier()  # no rank leaves while another one still needs it
     except Exception as error:
@@ -135,6 +140,23 @@ def _version() -> str:
         digest.update(f"{path.relative_to(folder)}\n".encode())
         digest.update(path.read_bytes())
     return f"{version('headtail')} {torch.__version__} {digest.hexdigest()}"
+
+
+def _refuse_other_devices(ranks: Ranks, device: Literal["cpu", "cuda"]) -> None:
+    """Refuse ranks on CPUs beside ranks on GPUs, who would wait for each other in the first message
+    between GPUs. Each machine has chosen by itself.
+    """
+    own = [device, f"{ranks.rank} on {socket.gethostname()}"]
+    kinds: dict[str, str] = {}
+    for kind, who in map(json.loads, texts_of_all(ranks, json.dumps(own))):
+        kinds.setdefault(kind, who)
+    if len(kinds) > 1:
+        raise HeadtailError(
+            f"Rank {kinds['cuda']} works on a GPU, but rank {kinds['cpu']} on the CPU. Start as "
+            "many ranks on each machine as it has GPUs that torch can use, or write ",
+            Setting("device", "cpu"),
+            " on all.",
+        )
 
 
 def started_by_torchrun() -> bool:
@@ -198,7 +220,7 @@ def _named(ranks: Ranks, work: Callable[[], _Value | None]) -> _Value | None:
         ) from error
 
 
-def tell_once(error: BaseException, tell: Callable[[], Any]) -> None:
+def tell_once(error: BaseException, tell: Callable[[], Any]) -> bool:
     """Report an error that ends this process: of several ranks, one does, and no rank ends before,
     because torchrun then ends all others.
 
@@ -208,19 +230,57 @@ def tell_once(error: BaseException, tell: Callable[[], Any]) -> None:
     Args:
         error: of this process.
         tell: reports it.
+
+    Returns:
+        whether all ranks have refused what they were started with, so that they would again.
     """
     if not started_by_torchrun():
         tell()
-        return
+        return True
     try:
         store, speaks = _speaks(error)
     except (RuntimeError, HeadtailError):  # ranks cannot agree: one on each machine reports
         store, speaks = None, _number("LOCAL_RANK") == 0
+    if store is None:
+        if speaks:
+            tell()
+        return False
+    refuses = is_refusal(error)
+    with suppress(RuntimeError):
+        store.set(f"refuses/{_number('RANK')}", str(refuses))
     if speaks:
         tell()
-    if store is not None:
-        with suppress(RuntimeError):
-            _part(store, speaks)
+    refused = False
+    with suppress(RuntimeError):
+        refused = refuses and _all_refuse(store)
+        _part(store, speaks)
+    return refused
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error would be the same if ranks were started again: bad input is, but a rank that
+    is lost, a network or a disk may be there again.
+
+    >>> is_refusal(HeadtailError("`lr` must be positive.")), is_refusal(LostRankError("Lost."))
+    (True, False)
+    """
+    if isinstance(error, NotStartedError):
+        return error.rank is not None
+    if isinstance(error, LostRankError):
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        passing = isinstance(cause, OSError) and not isinstance(cause, _WRONG_PATH)
+        if passing or isinstance(cause, CheckpointException):
+            return False
+        cause = cause.__cause__
+    return True
+
+
+def _all_refuse(store: Store) -> bool:
+    """Whether every rank has failed with a refusal."""
+    said = [f"refuses/{rank}" for rank in range(_number("WORLD_SIZE"))]
+    return _wait(lambda: store.check(said)) and all(store.get(key) == b"True" for key in said)
 
 
 def _speaks(error: BaseException) -> tuple[Store, bool]:

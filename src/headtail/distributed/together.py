@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_nccl_timeout
 
 from headtail.collectives.ranks import Ranks
 from headtail.errors import HeadtailError
@@ -83,7 +85,7 @@ def _sentence(error: Exception) -> str:
 
 class Beside:
     """A second group of the same ranks, whose messages over TCP mix with no others: a checkpoint is
-    saved while training goes on.
+    saved while training goes on. Its ranks wait for each other as long as those of the first.
 
     torch makes groups with all processes only. Where the head has some of them, its own group is
     taken, and nothing is saved beside training.
@@ -99,7 +101,7 @@ class Beside:
         self.group = parent
         self.pending: Callable[[], Any] | None = None
         if dist.get_world_size(parent) == dist.get_world_size():
-            group = dist.new_group(backend="gloo")
+            group = dist.new_group(backend="gloo", timeout=_timeout_of(parent))
             assert isinstance(group, dist.ProcessGroup), "all processes are its members"
             self.group = group
 
@@ -113,6 +115,17 @@ class Beside:
         if self.pending is not None:
             pending, self.pending = self.pending, None
             pending()
+
+
+def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """How long ranks of a group wait for each other; None for as long as gloo's usually do, where
+    the group has only NCCL's default, which is meant for steps and not for disks.
+    """
+    kinds = {device.type: device for device in group._device_types}
+    backend: Any = group._get_backend(kinds.get("cpu", group._device_types[0]))
+    timeout: timedelta = backend.options._timeout
+    by_default = "cpu" not in kinds and timeout == default_pg_nccl_timeout
+    return None if by_default else timeout
 
 
 # One for each group of ranks, not for each head: torch keeps a group, with its sockets and threads,

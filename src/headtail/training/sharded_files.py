@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -11,11 +13,13 @@ import torch
 from torch import Tensor
 
 from headtail.distributed.checkpoint import Saving, load_checkpoint, save_checkpoint
+from headtail.distributed.together import everywhere
 from headtail.encoders import Model
 from headtail.errors import HeadtailError, Setting
 from headtail.training import checkpoint
 from headtail.training.check_checkpoint import checked_state
 from headtail.training.check_saved import Saved
+from headtail.training.kept_models import forget_models, keep_model, restore_model
 from headtail.training.run_files import CHECKPOINT_FILE, CHECKPOINTS, START_AGAIN, check_facts
 from headtail.training.saved_model import MODEL_FILE, About
 from headtail.training.state import State
@@ -42,7 +46,10 @@ class ShardedRunFiles:
         if self.folder is None:
             self._best = checkpoint.copied_weights(model)
             return
-        save_model_of_ranks(self.folder / MODEL_FILE, model, self.about)
+        path = self.folder / MODEL_FILE
+        self.finish()
+        _on_first(model, partial(keep_model, path, self.folder / CHECKPOINTS))
+        save_model_of_ranks(path, model, self.about)
 
     def restore_best(self, model: Model) -> None:
         """Give the model the weights that were kept last."""
@@ -54,6 +61,9 @@ class ShardedRunFiles:
     def save_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer, state: State) -> None:
         """Save all that the run needs to continue, while it goes on; there must be a folder."""
         assert self.folder is not None
+        assert model.ranks is not None
+        if model.ranks.rank == 0:
+            forget_models(self.folder / CHECKPOINTS)
         self._saving = save_checkpoint(
             self.folder / CHECKPOINTS,
             **_trained(model, optimiser),
@@ -87,10 +97,20 @@ class ShardedRunFiles:
             )
         path = self.folder / CHECKPOINTS
         facts = load_checkpoint(path, **_trained(model, optimiser))
-        if facts is None:
-            return None
-        check_facts(path, facts, self.about.facts)
-        return checked_state(Saved(path, {}, facts, START_AGAIN), facts["run"]["epochs"], steps)
+        state = None
+        if facts is not None:
+            check_facts(path, facts, self.about.facts)
+            saved = Saved(path, {}, facts, START_AGAIN)
+            state = checked_state(saved, facts["run"]["epochs"], steps)
+        _on_first(model, partial(restore_model, self.folder / MODEL_FILE, path))
+        return state
+
+
+def _on_first(model: Model, work: Callable[[], None]) -> None:
+    """Do something on the first rank before any rank goes on."""
+    ranks = model.ranks
+    assert ranks is not None
+    everywhere(ranks, work if ranks.rank == 0 else lambda: None)
 
 
 def _trained(model: Model, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
