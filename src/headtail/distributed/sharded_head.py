@@ -193,8 +193,10 @@ class ShardedLabelHead(nn.Module):
         loss = sharded_loss(batch, rows, drawn, weighting_of(self.loss))
         if reason:  # after all messages: a warning may be an error, and on one rank only
             self._graphs.tell(reason)
-        if own.settings.reduction != "none":
-            return loss
+        return loss if own.settings.reduction != "none" else self._own_losses(loss, own, batch)
+
+    def _own_losses(self, loss: Tensor, own: OwnBatch, batch: JointBatch) -> Tensor:
+        """Of all losses those of this rank's targets, in the shape of its hidden states."""
         loss = own_of(loss, batch.own, self.ranks)
         if own.positions is None or batch.pairs.multi_label:
             return loss
