@@ -67,10 +67,12 @@ def _number(lines: Sequence[Line]) -> str:
 
 
 def _leans(rows: Rows) -> str:
+    every = rows.get("evidence-leans", ())
     lines = [
         line
-        for line in rows.get("evidence-leans", ())
-        if (line["loss"], line["group"]) == ("softmax", "all")
+        for dataset in datasets_of(every)
+        for line in every
+        if (line["dataset"], line["loss"], line["group"]) == (dataset, "softmax", "all")
     ]
     each = [
         f"{TITLES.get(line['dataset'], line['dataset'])} {line['rank correlation']} "

@@ -27,6 +27,9 @@ TITLES = {
     "tiny-step": "Tiny-ImageNet Step",
     "million-adagrad": "a million labels, Adagrad",
     "million-adam": "a million labels, Adam",
+    "hundredth-adagrad": "10,000 labels, Adagrad",
+    "hundredth-adam": "10,000 labels, Adam",
+    "hundredth-points": "10,000 labels, Adagrad, batches of points",
 }
 """Data sets as readers know them, in the order of tables."""
 VERBS = {

@@ -20,8 +20,8 @@ from stats.resample import Floats, Resample
 from study_store import RETRAINED, Store, adjusted_name, adjusted_scheme, retrained_name
 
 SLICES = ("head", "torso", "tail", "full")
-OTHER_STRENGTH = re.compile(r"(logit-adjusted|:tail)\(")
-"""Schemes with another τ than 1."""
+VARIANT = re.compile(r"(logit-adjusted|:tail)\(|uniform:tail@")
+"""Schemes with another τ than 1, and those of the sweep over m."""
 LEAN = "tail − head"
 """In place of a slice: the metric on the rarest slice minus that on the head."""
 
@@ -133,7 +133,7 @@ class Evidence:
     ) -> RankCorrelation:
         """Whether schemes shift in the order of their predicted lean.
 
-        The base has neither and is left out; so are other strengths of a scheme that is there.
+        The base has neither and is left out; so are other strengths, and numbers of negatives, of a scheme that is there.
 
         Args:
             metric: of the shifts.
@@ -146,7 +146,7 @@ class Evidence:
             if about.get("lean") is not None
             and name.startswith("contrastive") == (base == "contrastive")
             and name != base
-            and not OTHER_STRENGTH.search(name)
+            and not VARIANT.search(name)
             and (among is None or name.removeprefix("contrastive/") in among)
         ]
         # Leans that are equal on paper may differ in their last digits.

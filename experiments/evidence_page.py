@@ -41,9 +41,9 @@ Rows = Mapping[str, Sequence[Line]]
 """Lines by file, without `.csv`."""
 
 
-def read_rows(folder: Path = RESULTS) -> dict[str, list[Line]]:
-    """All rows of the page."""
-    return {name: read_table(folder / f"{name}.csv") for name in FILES}
+def read_rows(folder: Path = RESULTS, study: str = "evidence") -> dict[str, list[Line]]:
+    """All rows of the page of a study."""
+    return {name: read_table(folder / f"{name.replace('evidence', study)}.csv") for name in FILES}
 
 
 def tables(rows: Rows) -> dict[str, str]:

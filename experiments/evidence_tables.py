@@ -1,4 +1,4 @@
-"""Turn the runs of the retrieval study into rows, verdicts and a page.
+"""Turn the runs of the retrieval study, and of generated data, into rows, verdicts and pages.
 
     .venv/bin/python experiments/evidence_tables.py run/evidence
 
@@ -10,9 +10,11 @@ writes into experiments/results
 `evidence-rates.csv`    what half and twice the chosen rate do to head and tail
 `evidence-alike.csv`    what settings with about the same held-out loss do to them
 `evidence-leans.csv`    rank correlation of predicted lean and measured shift
-and then the page (`evidence_page.py`), which follows from these rows alone. Rows of data sets that
-have no runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are
-corrected for all claims of the table (Holm). `docs/figures/evidence.py` draws the figure.
+and then the page (`evidence_page.py`), which follows from these rows alone; likewise `million*.csv`
+and `million_page.py` for generated data, whose claims are corrected by themselves. Rows of data
+sets that have no runs in the folder are kept. p in `evidence.csv` is that of one comparison;
+verdicts are corrected for all claims of the table (Holm). `docs/figures/evidence.py` draws the
+figure.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import million_page
 from claims import Line, claimed_parts, decided
 from evidence import SLICES, Evidence
 from evidence_page import PAGE, WRITTEN, read_rows, tables
@@ -33,7 +36,8 @@ from tradeoff_tables import RESAMPLES, RESULTS
 from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
 
-PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES, *MILLION, *HUNDREDTH)
+PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES)
+GENERATED = (*MILLION, *HUNDREDTH)
 METRICS = (
     *((f"recall@{k}", slice_) for k in (1, 10, 50) for slice_ in SLICES),
     *((f"{name}@{k}", "full") for name in ("precision", "psp") for k in (1, 3, 5)),
@@ -104,21 +108,33 @@ def refuse_loss(evidence: Evidence, known: Sequence[Line]) -> None:
 
 
 def write_tables(
-    folder: Path, to: Path, resamples: int, protocols: Sequence[Protocol]
+    folder: Path,
+    to: Path,
+    resamples: int,
+    protocols: Sequence[Protocol],
+    study: str = "evidence",
 ) -> dict[str, list[Line]]:
-    """Write the rows of all data sets that have runs; returns all rows, those of others too."""
+    """Write the rows of all data sets that have runs; returns all rows, those of others too.
+
+    Args:
+        folder: of the runs.
+        to: folder of the rows.
+        resamples: of the bootstrap.
+        protocols: the data sets of the study.
+        study: what its files begin with.
+    """
     found = [
         (Evidence(folder / protocol.name, resamples), protocol)
         for protocol in protocols
         if (folder / protocol.name / "frame.npz").exists()
     ]
     for evidence, _ in found:
-        refuse_loss(evidence, read_table(to / "evidence.csv"))
+        refuse_loss(evidence, read_table(to / f"{study}.csv"))
     each = [lines_of(*one) for one in found]
     every = {}
     for name in WRITTEN:
         lines = [line for one in each for line in one[name]]
-        path = to / f"{name}.csv"
+        path = to / f"{name.replace('evidence', study)}.csv"
         every[name] = with_known(lines, read_table(path), lambda line: line["dataset"])
         if name == "evidence-claims":
             every[name] = decided(every[name])  # all claims of the table are corrected together
@@ -129,7 +145,9 @@ def write_tables(
 def main() -> None:
     """Write the rows, and make the page from all that are there."""
     write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
+    write_tables(given_folder(), RESULTS, RESAMPLES, GENERATED, million_page.STUDY)
     publish(PAGE, tables(read_rows()))
+    publish(million_page.PAGE, million_page.tables())
 
 
 if __name__ == "__main__":

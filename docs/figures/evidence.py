@@ -42,8 +42,6 @@ TITLES = {
     "cifar10-step": "CIFAR-10-LT Step, 10 classes",
     "tiny-exp": "Tiny-ImageNet-LT Exp, 200 classes",
     "tiny-step": "Tiny-ImageNet-LT Step, 200 classes",
-    "million-adagrad": "A million generated labels, Adagrad",
-    "million-adam": "A million generated labels, Adam",
 }
 ONE_LABEL = ("cifar10-", "tiny-")
 """Data sets that are judged by Recall@1."""
