@@ -133,7 +133,8 @@ class Evidence:
     ) -> RankCorrelation:
         """Whether schemes shift in the order of their predicted lean.
 
-        The base has neither and is left out; so are other strengths, and numbers of negatives, of a scheme that is there.
+        The base has neither and is left out; so are other strengths, and other numbers of
+        negatives, of a scheme that is there.
 
         Args:
             metric: of the shifts.

@@ -171,7 +171,8 @@ def until_stopped(studies: Iterable[Callable[[], int]], minutes: float | None) -
 
 def stop_after(minutes: float) -> threading.Timer:
     """Send Ctrl-C after this time: every run saves and stops."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background jobs
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
