@@ -12,6 +12,7 @@ import defaults_tables
 import evidence_page
 import first_edition_tables
 import longtail_page
+import million_page
 import paper_claims
 import pytest
 import samplers_tables
@@ -45,6 +46,7 @@ TABLES: dict[str, Callable[[], dict[str, str]]] = {
     "results-advice.md": advice,
     "results-first.md": first_edition,
     "results-longtail.md": images,
+    "results-million.md": million_page.tables,
     "results-retrieval.md": lambda: evidence_page.tables(evidence_page.read_rows()),
     "results-samplers.md": samplers_tables.tables,
     "results-sequences.md": sequence_tables.tables,
