@@ -54,7 +54,7 @@ class PendingDecay:
             factor = factor.reshape(-1, *[1] * (table.dim() - 1))
             old = widened(table[part])  # a bfloat16 factor would lose most of a small decay
             write_rows(table, part, old * factor.to(old.dtype))
-        # A compiled step would take the sum that starts anew for the one it began with.
+        # A compiled step would take the sum that starts again for the one it began with.
         if rows is ... and torch.compiler.is_compiling():
             self.received[rows] = self.log_decay
             self.settled = True
@@ -71,7 +71,7 @@ class PendingDecay:
     def forgive(self) -> None:
         """No row is due anything, because all have received it or the table has new values.
 
-        The sum starts anew, in place, since graphs refer to it: later factors are then those of a
+        The sum starts again, in place, since graphs refer to it: later factors are then those of a
         table that was loaded from a checkpoint, to the last digit.
         """
         self.received.zero_()
