@@ -215,7 +215,8 @@ def _adjusting(rows: Rows) -> str:
         own = [line["better"] for line in lines if line["training"] == training]
         counts = (f"{words} {own.count(word)}" for word, words in _BETTER.items() if word in own)
         title = titles.get(training, training)
-        parts.append(f"{title}, {len(own)} comparisons: {', '.join(counts)}")
+        number = f"{len(own)} comparison{'s' if len(own) > 1 else ''}"
+        parts.append(f"{title}, {number}: {', '.join(counts)}")
     return f"Tail recall at equal head recall, {'; '.join(parts)}."
 
 

@@ -19,6 +19,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from headtail.comparison.results import read_rows
@@ -53,8 +54,8 @@ M = "64"
 NOTHING = 1e-9
 """Noise below this is a rounding error."""
 Line = Mapping[str, str]
-NAMES: dict = {}
-"""Of each axis: place, text and colour of the names of its points."""
+Name = tuple[float, float, str, str]
+"""Place, text and colour of the name of a point."""
 plt.rcParams |= {
     "font.size": 10,
     "svg.hashsalt": "headtail",
@@ -63,8 +64,10 @@ plt.rcParams |= {
 }
 
 
-def save(figure, name: str) -> None:
-    name_points(figure)
+def save(figure, name: str, names: Mapping[Axes, Sequence[Name]]) -> None:
+    figure.draw_without_rendering()  # so that places are known
+    for axis, points in names.items():
+        name_points(axis, points, figure.dpi)
     figure.savefig(HERE / f"{name}.svg", metadata={"Date": None}, facecolor="white")
     plt.close(figure)
 
@@ -86,6 +89,7 @@ def draw_noise(lines: Sequence[Line]) -> None:
     """Noise by sampler for both targets; below, time and error of the gradient of a batch."""
     figure = plt.figure(figsize=(11.5, 8.2), layout="constrained")
     grid = figure.add_gridspec(2, 6, height_ratios=(1, 1.1))
+    names = {}
     for column, data in enumerate(DATA):
         axis = figure.add_subplot(grid[0, 2 * column : 2 * column + 2])
         dots(axis, [line for line in lines if line["data"] == data])
@@ -94,10 +98,11 @@ def draw_noise(lines: Sequence[Line]) -> None:
             axis.legend(frameon=False, loc="lower left", title="target", alignment="left")
     for column, data in enumerate(TIMED):
         axis = figure.add_subplot(grid[1, 3 * column : 3 * column + 3])
-        price(axis, [x for x in lines if (x["data"], x["target"]) == (data, "logit-adjusted")])
+        own = [x for x in lines if (x["data"], x["target"]) == (data, "logit-adjusted")]
+        names[axis] = price(axis, own)
         title = f"{DATA[data].partition(',')[0]}, logit-adjusted"
         axis.set_title(title, loc="left", fontweight="bold", fontsize=10.5)
-    save(figure, "samplers_noise")
+    save(figure, "samplers_noise", names)
 
 
 def dots(axis, lines: Sequence[Line]) -> None:
@@ -119,8 +124,9 @@ def dots(axis, lines: Sequence[Line]) -> None:
     axis.set_xlabel(f"noise, σ²/(mμ²), m = {M}")
 
 
-def price(axis, lines: Sequence[Line]) -> None:
+def price(axis, lines: Sequence[Line]) -> list[Name]:
     """The error of the table's gradient against the time of a batch, by sampler."""
+    names = []
     for line in lines:
         sampler, error = line["sampler"], float(line["table_error"])
         if sampler != "full" and error == 0:
@@ -128,40 +134,39 @@ def price(axis, lines: Sequence[Line]) -> None:
         x = 1e3 * float(line["step_seconds"])
         axis.plot(x, error, "o", color=COLOURS[sampler], ms=6)
         name = "all labels" if sampler == "full" else sampler
-        NAMES.setdefault(axis, []).append((x, error, name, COLOURS[sampler]))
+        names.append((x, error, name, COLOURS[sampler]))
     axis.set(xscale="log", ylim=(-0.05, None))
     axis.margins(x=0.2)
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter("")
     axis.set_xlabel(f"ms per batch, one core of a CPU, m = {M}")
     axis.set_ylabel("error of the table's gradient")
+    return names
 
 
-def name_points(figure) -> None:
-    """Write names beside points, moved up or down until none covers another."""
-    figure.draw_without_rendering()
-    for axis in figure.axes:
-        taken: list[tuple[float, float, float]] = []
-        for x, y, text, colour in sorted(NAMES.pop(axis, []), key=lambda one: one[1]):
-            left, bottom = axis.transData.transform((x, y)) * 72 / figure.dpi
-            right = left + 8 + 5 * len(text)
-            up = 0.0
-            while any(
-                left < other_right and right > other_left and abs(bottom + up - height) < 10
-                for other_left, other_right, height in taken
-            ):
-                up += 2
-            taken.append((left, right, bottom + up))
-            line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 0, "shrinkB": 3}
-            axis.annotate(
-                text,
-                (x, y),
-                (8, up - 3),
-                textcoords="offset points",
-                fontsize=8.5,
-                color=colour,
-                arrowprops=line if up > 6 else None,
-            )
+def name_points(axis, names: Sequence[Name], dpi: float) -> None:
+    """Write names beside points, moved up until none covers another."""
+    taken: list[tuple[float, float, float]] = []
+    for x, y, text, colour in sorted(names, key=lambda one: one[1]):
+        left, bottom = axis.transData.transform((x, y)) * 72 / dpi
+        right = left + 8 + 5 * len(text)
+        up = 0.0
+        while any(
+            left < other_right and right > other_left and abs(bottom + up - height) < 10
+            for other_left, other_right, height in taken
+        ):
+            up += 2
+        taken.append((left, right, bottom + up))
+        line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 0, "shrinkB": 3}
+        axis.annotate(
+            text,
+            (x, y),
+            (8, up - 3),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=colour,
+            arrowprops=line if up > 6 else None,
+        )
 
 
 def learned() -> dict[tuple[str, str, str], list[float]]:
@@ -184,11 +189,12 @@ def draw_learning(values: Mapping[tuple[str, str, str], Sequence[float]]) -> Non
     shown = [data for data in DATA if all((data, target, "tail") in values for target in TARGETS)]
     size = (4.1 * len(shown), 8)
     figure, axes = plt.subplots(2, len(shown), figsize=size, layout="constrained", squeeze=False)
+    names: dict[Axes, list[Name]] = {}
     for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(shown)):
         axis = axes[line][column]
         for sampler, m, scheme in schemes_for(target, data, values):
             head, tail = (values[data, scheme, slice_] for slice_ in ("head", "tail"))
-            point(axis, sampler, m, head, tail)
+            names.setdefault(axis, []).append(point(axis, sampler, m, head, tail))
         title = f"{DATA[data].partition(',')[0]}, {target}"
         axis.set_title(title, loc="left", fontweight="bold", fontsize=10.5)
         left, right = axis.get_xlim()
@@ -198,7 +204,7 @@ def draw_learning(values: Mapping[tuple[str, str, str], Sequence[float]]) -> Non
         axes[1][column].set_xlabel("Recall@10 on head labels, %")
     for line in (0, 1):
         axes[line][0].set_ylabel("Recall@10 on tail labels, %")
-    save(figure, "samplers_learning")
+    save(figure, "samplers_learning", names)
 
 
 def schemes_for(
@@ -213,7 +219,7 @@ def schemes_for(
             yield sampler, weighting.partition("@")[2], scheme
 
 
-def point(axis, sampler: str, m: str, head: Sequence[float], tail: Sequence[float]) -> None:
+def point(axis, sampler: str, m: str, head: Sequence[float], tail: Sequence[float]) -> Name:
     """A scheme, with deviations over seeds and its name; hollow with other than 64 negatives."""
     spread = {"xerr": stdev(head), "yerr": stdev(tail)} if len(head) > 1 else {}
     fill = {"mfc": "white"} if m else {}
@@ -222,10 +228,10 @@ def point(axis, sampler: str, m: str, head: Sequence[float], tail: Sequence[floa
     marker = "D" if sampler == "full" else "o"
     axis.errorbar(x, y, **spread, **fill, fmt=marker, color=colour, ms=7, capsize=2)
     name = "all labels" if sampler == "full" else sampler + (f"@{m}" if m else "")
-    NAMES.setdefault(axis, []).append((x, y, name, colour))
     if sampler == "full":
         square = Rectangle((x - 2, y - 2), 4, 4, fill=False, ec=colour, lw=0.9, ls=":")
         axis.add_patch(square)
+    return x, y, name, colour
 
 
 if __name__ == "__main__":

@@ -477,7 +477,7 @@ def test_answers_about_adjusting_and_negatives_come_from_their_rows(rows):
     text = answers({"evidence": swept, "tradeoff-equal-head": lines})
     assert (
         "trained with all labels, 3 comparisons: equal in 1, training is better in 1, training is "
-        "better by less than the margin in 1; with in-batch negatives, 1 comparisons: adjusting is "
+        "better by less than the margin in 1; with in-batch negatives, 1 comparison: adjusting is "
         "better in 1."
     ) in text
     assert "Diginetica 10.0 with 64, 20.0 with 1,024; over all labels 30.0." in text
