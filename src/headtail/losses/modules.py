@@ -204,7 +204,8 @@ class SampledLoss(Loss):
         if self.sampler.claims.looks_at_model:
             return None
         pairs = Pairs.of(target, ignore_index=None)
-        return WeighedDraw.of(self.sampler.draw(pairs), self.weighting, pairs.label)
+        draw = self.sampler.draw(pairs, fixed_size=pairs.label.is_cuda)  # as a captured step needs
+        return WeighedDraw.of(draw, self.weighting, pairs.label)
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""
