@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from study_protocols import BAGS, PARTS
 from study_tables import read_table
 
 from headtail.comparison.results import read_rows
@@ -24,6 +26,12 @@ NAMES = {
     "diginetica-learn": "diginetica",
 }
 """Names in other studies: names of sets here."""
+SECOND = "evidence.csv"
+"""The second edition of the retrieval study. Where it has a whole data set, all other rows of that
+and of its parts are left out: their rates were not searched, and batches were not the same.
+"""
+SIZED = re.compile(r"-(part|\d+)$")
+"""How names of parts, and of smaller models, end."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ def gaps(results: Path = RESULTS) -> list[Gap]:
     """All of them."""
     found = []
     for study, rows in (
+        (SECOND, _second(results)),
         ("advice.csv", _own(results)),
         ("retrieval.csv, samplers.csv", _studies(results)),
         ("defaults", _defaults(results)),
@@ -76,14 +85,34 @@ def gaps(results: Path = RESULTS) -> list[Gap]:
         for (name, target, sampler, m), sampled in recalls.items():
             exact = recalls.get((name, target, "", 0))
             if sampler and exact is not None:
-                source = name.removesuffix("-part").removesuffix("-256")
+                source = SIZED.sub("", name)
                 found.append(Gap(name, source, target, sampler, m, exact, sampled, study))
+    again = {one.set for one in found if one.study == SECOND} & {one.source for one in found}
+    found = [one for one in found if one.study == SECOND or one.source not in again]
     known = {(one.set, one.target, one.sampler, one.m) for one in found if one.study != "defaults"}
     return [
         one
         for one in found
         if one.study != "defaults" or (one.set, one.target, one.sampler, one.m) not in known
     ]
+
+
+def _second(results: Path) -> Iterator[tuple[Key, dict[str, float]]]:
+    """Searched rates and epochs, five seeds, and the same batches for every loss."""
+    protocols = {protocol.name: protocol for protocol in (*BAGS, *PARTS)}
+    values: dict[Key, dict[str, float]] = defaultdict(dict)
+    for line in read_table(results / SECOND):
+        protocol = protocols.get(line["dataset"])
+        if protocol is None or line["metric"] != "recall@10":
+            continue
+        name = line["dataset"]
+        if protocol.items:
+            name = f"{name.removesuffix('-part')}-{protocol.items}"
+        m = line["scheme"].partition("@")[2] or protocol.training.negatives
+        key = _key(name, line["scheme"], int(m or 0))
+        if key is not None:
+            values[key][line["slice"]] = 100 * float(line["value"])
+    yield from ((key, of) for key, of in values.items() if set(of) == set(SLICES))
 
 
 def _own(results: Path) -> Iterator[tuple[Key, dict[str, float]]]:

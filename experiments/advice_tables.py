@@ -42,13 +42,17 @@ out, about four of five lie between.
 LABELS = {
     "amazoncat": 1333,
     "beauty": 54_542,
+    "beauty-1500": 1487,
     "delicious": 983,
     "diginetica": 43_097,
+    "diginetica-1500": 1500,
     "gowalla": 40_981,
+    "gowalla-1000": 1000,
     "nowplaying": 60_416,
+    "nowplaying-1500": 1500,
     "wikilshtc": 32_506,
 }
-"""Of the whole data sets; parts have theirs in advice.csv."""
+"""Of whole data sets and of parts in the retrieval study; advice.csv has those of other parts."""
 Floats = np.ndarray
 
 

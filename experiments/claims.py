@@ -73,6 +73,11 @@ def _gives_head_for_tail(scheme: str) -> tuple[Part, ...]:
 
 
 WEIGHTS = ("constant", "importance", "relative", "tail")
+SAMPLED = tuple(f"{name}:{weights}" for name in ("uniform", "within-batch") for weights in WEIGHTS)
+SAME_BUT_CONTRASTIVE = (("contrastive", "softmax"), *((f"contrastive/{n}", n) for n in SAMPLED))
+"""The contrastive loss over all labels and with the paper's schemes, each with what it is compared
+with.
+"""
 CLAIMS = (
     Claimed(
         "constant against softmax",
@@ -174,6 +179,12 @@ CLAIMS = (
             for name in WEIGHTS
             for part in _follows(f"uniform:{name}", f"uniform(excluded):{name}")
         ),
+    ),
+    Claimed(
+        "contrastive loss",
+        "The contrastive loss, sampled or not, loses to the softmax cross-entropy (Recall@10; on "
+        "images balanced error)",
+        tuple(Part(name, other, "below", "full") for name, other in SAME_BUT_CONTRASTIVE),
     ),
 )
 """What the paper says of its eight schemes, and what is asked of those with the whole batch. "tail"

@@ -89,15 +89,12 @@ class Evidence:
         if slice_ == LEAN:
             tail, head = (self.values(scheme, metric, name) for name in (self.rare, "head"))
             return Values(tail.by_seed - head.by_seed, tail.resampled - head.resampled)
-        by_seed = []
-        resampled = []
-        for name in self.chosen[scheme]["runs"]:
-            ranks = read_ranks(self.store.path(name, ".npz"))
-            above, below = self.frame.ratio(ranks, metric, slice_)
-            total = below.sum()
-            by_seed.append(above.sum() / total if total else np.nan)
-            resampled.append(self.resample.ratio(above, below))
-        return Values(np.array(by_seed), np.stack(resampled))
+        paths = (self.store.path(name, ".npz") for name in self.chosen[scheme]["runs"])
+        ratios = [self.frame.ratio(read_ranks(path), metric, slice_) for path in paths]
+        above, below = (np.stack(part) for part in zip(*ratios, strict=True))
+        with np.errstate(invalid="ignore"):  # no label of the test set is in that slice: nan
+            by_seed = above.sum(axis=1) / below.sum(axis=1)
+        return Values(by_seed, self.resample.ratio(above, below))
 
     def mean(self, scheme: str, metric: str, slice_: str) -> float:
         """The mean over seeds."""

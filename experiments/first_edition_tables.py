@@ -17,9 +17,7 @@ from claim_sentences import claims_table
 from claims import Line, claimed_parts, decided
 from evidence import LEAN
 from stats.correlation import rank_correlation
-from study_tables import place_in, publish, read_table, shown, write_table
-
-from headtail.files.atomic import write_text
+from study_tables import publish, read_table, shown, write_table
 
 RESULTS = Path(__file__).parent / "results"
 LEANS = RESULTS / "retrieval-leans.csv"
@@ -156,6 +154,4 @@ def tables(values: Values) -> dict[str, str]:
 
 if __name__ == "__main__":
     write_table(ORDERS, orders(read_values(), read_table(LEANS)))
-    parts = tables(read_values())
-    publish(PAGE, parts)
-    write_text(README, place_in(README.read_text(encoding="utf-8"), parts))
+    publish(PAGE, tables(read_values()))

@@ -10,7 +10,19 @@ from collections.abc import Iterable, Sequence
 
 from by_seed import BySeed, Values
 from claim_sentences import points, where
-from claims import CLAIMS, Claimed, Line, Part, claimed_parts, decided, of_claim, verdict_of
+from claims import (
+    CLAIMS,
+    SAME_BUT_CONTRASTIVE,
+    SAMPLED,
+    WEIGHTS,
+    Claimed,
+    Line,
+    Part,
+    claimed_parts,
+    decided,
+    of_claim,
+    verdict_of,
+)
 
 from headtail.comparison.results import Row
 from headtail.errors import HeadtailError
@@ -27,8 +39,6 @@ TITLES = {
 }
 JOINED = {"tiny-exp-sweep": "tiny-exp", "tiny-exp-contrastive": "tiny-exp"}
 """Studies that add schemes to another one's data set."""
-WEIGHTS = ("constant", "importance", "relative", "tail")
-SAMPLED = tuple(f"{s}:{w}" for s in ("uniform", "within-batch") for w in WEIGHTS)
 CONSTANT = "within-batch:constant"
 KNOWN = {claimed.name: claimed for claimed in CLAIMS}
 
@@ -98,7 +108,7 @@ ON_IMAGES = (
     Claimed(
         "contrastive loss",
         "The contrastive loss, sampled or not, loses to the softmax in balanced error",
-        _loses([("contrastive", "softmax"), *((f"contrastive/{n}", n) for n in SAMPLED)], "full"),
+        _loses(SAME_BUT_CONTRASTIVE, "full"),
     ),
 )
 """From the paper's section on long-tail benchmarks, the caption of its first figure and its

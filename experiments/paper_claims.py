@@ -41,10 +41,10 @@ CLAIMED = (
 """The claims of the paper, in the order of the table."""
 TEXTS = {claimed.name: claimed.text for claimed in (*longtail_claims.ON_IMAGES, *CLAIMS)}
 SHORT = TITLES | {
-    "diginetica-part": "Diginetica",
-    "nowplaying-part": "Nowplaying",
-    "beauty-part": "Beauty",
-    "gowalla-part": "Gowalla",
+    "diginetica-part": "part of Diginetica",
+    "nowplaying-part": "part of Nowplaying",
+    "beauty-part": "part of Beauty",
+    "gowalla-part": "part of Gowalla",
     "tiny-exp": "Tiny Exp",
     "tiny-step": "Tiny Step",
     "cifar10-exp": "CIFAR Exp",
@@ -79,34 +79,32 @@ def read_studies(folder: Path = RESULTS) -> dict[str, list[Line]]:
     images = read_table(folder / "longtail-claims.csv")
     first = first_edition_tables.read_values(folder / "retrieval.csv")
     return {
-        "[whole sets](results-first.md), three seeds": first_edition_tables.verdicts_of(first),
-        "[parts of sets](results-retrieval.md), five seeds": second,
+        "[first edition](results-first.md), three seeds": first_edition_tables.verdicts_of(first),
+        "[second edition](results-retrieval.md), five seeds": second,
         "[images](results-longtail.md), three seeds": images,
     }
 
 
 def summary(studies: Studies) -> str:
-    """Claims by what the runs decide about them, all studies taken together."""
+    """Claims by what the runs decide about them, all studies taken together; of a data set that is
+    in both editions, the second counts.
+    """
     groups: dict[tuple[bool, bool], list[str]] = {key: [] for key in DECIDED}
     for claim in CLAIMED:
-        places: dict[str, list[str]] = {"holds": [], "does not hold": []}
+        found: dict[str, str] = {}
         for lines in studies.values():
             for own in filter(None, (of_claim(lines, claim, name) for name in datasets_of(lines))):
-                verdict = verdict_of(own)
-                if verdict in places:
-                    places[verdict].append(_place(own[0]["dataset"]))
-        holds, fails = places.values()
+                found[SHORT.get(own[0]["dataset"], own[0]["dataset"])] = verdict_of(own)
+        holds, fails = (
+            [name for name, verdict in found.items() if verdict == wanted]
+            for wanted in ("holds", "does not hold")
+        )
         where = f" ({_listed(holds or fails)})" if bool(holds) != bool(fails) else ""
         if holds and fails:
             where = f": holds ({_listed(holds)}), fails ({_listed(fails)})"
         groups[bool(holds), bool(fails)].append(f"  - {TEXTS[claim]}{where}")
     parts = ["\n".join([f"- {DECIDED[key]}", *own]) for key, own in groups.items() if own]
     return "\n".join(parts)
-
-
-def _place(name: str) -> str:
-    short = SHORT.get(name, TITLES.get(name, name))
-    return f"part of {short}" if name.endswith("-part") else short
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -129,10 +127,9 @@ def cell(lines: Sequence[Line], claim: str) -> str:
     tested = [of_claim(lines, claim, name) for name in datasets_of(lines)]
     for own in filter(None, tested):
         if all(int(line["seeds"]) > 1 for line in own):
-            found.setdefault(answer(own), []).append(
-                SHORT.get(own[0]["dataset"], own[0]["dataset"])
-            )
-    parts = [words + ", ".join(found[key]) for key, words in WORDS.items() if key in found]
+            name = SHORT.get(own[0]["dataset"], own[0]["dataset"])
+            found.setdefault(answer(own), []).append(name)
+    parts = [words + _listed(found[key]) for key, words in WORDS.items() if key in found]
     return "; ".join(parts) or ("one seed only" if any(tested) else "–")
 
 

@@ -9,6 +9,7 @@ ranks, and the session or user of each point.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stats.resample import Floats, Ints
 from torch import Tensor
 
 from headtail.core.labels import Labels
-from headtail.core.slices import Slices
+from headtail.core.slices import NAMES, Slices
 from headtail.data.catalogue import recognise
 from headtail.data.facts import label_counts
 from headtail.data.histories import Histories
@@ -93,14 +94,22 @@ class Frame:
         """What each point adds above and below to a metric: recall@k, precision@k, psp@k, ndcg@k
         or balanced-error.
         """
-        rank = torch.from_numpy(ranks.astype(np.float64))
+        point, label, inside = self._pairs[slice_]
+        rank = torch.from_numpy(ranks[inside].astype(np.float64))
         rank[rank == 0] = torch.inf
-        point = torch.from_numpy(self.point)
-        ranked = Ranked(point, torch.from_numpy(self.label), rank, len(self.group))
-        by = Slices(torch.from_numpy(self.of_label.astype(np.int8)), "as stored")
-        part = next(part for part in ranked.by_slice(by) if part.slice == slice_)
-        found = self._ratio(part, metric)
+        found = self._ratio(Ranked(point, label, rank, len(self.group), slice_), metric)
         return found.numerator.numpy(), found.denominator.numpy()
+
+    @cached_property
+    def _pairs(self) -> dict[str, tuple[Tensor, Tensor, np.ndarray]]:
+        """Points and labels of the pairs in each slice, and which pairs these are."""
+        of_pair = self.of_label[self.label]
+        insides = {"full": np.ones(len(of_pair), dtype=bool)}
+        insides |= {name: of_pair == i for i, name in enumerate(NAMES)}
+        return {
+            name: (torch.from_numpy(self.point[i]), torch.from_numpy(self.label[i]), i)
+            for name, i in insides.items()
+        }
 
     def value(self, ranks: np.ndarray, metric: str, slice_: str = "full") -> float:
         """The metric on all points; nan for an empty slice."""
