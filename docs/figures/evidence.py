@@ -1,11 +1,11 @@
 """Draws docs/figures/evidence.svg: how far each scheme is from the softmax on head and tail, with
-95% intervals, from experiments/results/evidence.csv.
+95% intervals, from experiments/results/evidence.csv. Schemes that lean to the tail have panels of
+their own: their differences are many times as large.
 
 Run: .venv/bin/python docs/figures/evidence.py
 """
 
 import csv
-import math
 import re
 import sys
 from collections import defaultdict
@@ -50,8 +50,9 @@ LEFT_OUT = re.compile(
 )
 """Schemes with tables of their own, and other strengths than τ = 1."""
 
-ABREAST = 3
-"""Panels in a row."""
+FOR_TAIL = re.compile(r"logit-adjusted|.*post-hoc|.*:tail|within-batch:(constant|infonce)")
+"""Schemes that approximate a loss which leans to the tail."""
+ROWS_OF_PANELS = {True: "for the tail", False: "for the softmax, or close to it"}
 
 Point = tuple[float, float, float]
 
@@ -75,25 +76,34 @@ def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
 
 
 def draw(path: Path, to: Path) -> None:
-    """Read rows and draw a panel per data set, with the same schemes in the same order."""
+    """Read rows and draw two panels per data set, each row with the same schemes in one order."""
     data = read(path)
     names = [name for name in TITLES if name in data] + [n for n in data if n not in TITLES]
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
     plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     order = in_order(data.values())
-    columns = min(len(names), ABREAST)
-    rows = math.ceil(len(names) / columns)
-    size = (2.6 + 3.1 * columns, rows * (0.27 * len(order) + 0.9) + 0.6)
+    groups = [[n for n in order if bool(FOR_TAIL.match(n)) == tail] for tail in ROWS_OF_PANELS]
+    heights = [len(group) for group in groups]
+    size = (2.4 + 2.4 * len(names), 0.27 * sum(heights) + 2.2)
     figure, axes = plt.subplots(
-        rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True
+        2,
+        len(names),
+        figsize=size,
+        layout="constrained",
+        squeeze=False,
+        sharey="row",
+        height_ratios=heights,
     )
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
-    for axis, name in zip(axes.flat, names, strict=False):
-        panel(axis, data[name], order)
-        axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
+    for row, (group, about) in enumerate(zip(groups, ROWS_OF_PANELS.values(), strict=True)):
+        for axis, name in zip(axes[row], names, strict=True):
+            panel(axis, data[name], group)
+            if row == 0:
+                title = TITLES.get(name, name).replace(", ", "\n", 1)
+                axis.set_title(title, loc="left", fontsize=10, fontweight="bold")
+        axes[row][0].set_ylabel(about)
+    for axis, name in zip(axes[-1], names, strict=True):
         metric = "Recall@1" if name.startswith(ONE_LABEL) else "Recall@10"
-        axis.set_xlabel(f"{metric}, points above the softmax")
+        axis.set_xlabel(f"{metric}, points\nabove the softmax")
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None, facecolor="white")

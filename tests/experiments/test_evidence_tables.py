@@ -372,7 +372,8 @@ def test_settings_with_about_the_same_held_out_loss_show_what_the_choice_leaves_
 def test_claims_are_about_schemes_of_the_study():
     parts = [here(part, "tail", 256) for claimed in CLAIMS for part in claimed.parts]
     names = {name for part in parts for name in (part.scheme, part.other)}
-    assert names <= set(retrieval_schemes(BAGS[0]))
+    known = {*retrieval_schemes(BAGS[0]), *contrastive_schemes(BAGS[0])}
+    assert names <= known
     assert set(PAPER) <= names
     assert len({claimed.name for claimed in CLAIMS}) == len(CLAIMS)
     assert here(Part("a@batch", "b", "above", "tail"), "torso", 64) == (
