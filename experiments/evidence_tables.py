@@ -31,6 +31,7 @@ from rate_knob import alike_of, knob_of
 from study_protocols import BAGS, HUNDREDTH, IMAGES, MILLION, PARTS, SEQUENCES
 from study_runs import Protocol
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
+from threadpoolctl import threadpool_limits
 from tradeoff_tables import RESAMPLES, RESULTS
 
 from headtail.errors import HeadtailError
@@ -151,4 +152,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):  # threads wait for each other where other programs run
+        main()

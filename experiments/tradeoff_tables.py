@@ -23,6 +23,7 @@ from study_protocols import TAUS, tau_schemes
 from study_runs import Protocol
 from study_store import adjusted_scheme
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
+from threadpoolctl import threadpool_limits
 from tradeoff import PROTOCOLS, schemes
 
 RESULTS = Path(__file__).parent / "results"
@@ -178,4 +179,5 @@ def write_tables(
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):  # threads wait for each other where other programs run
+        main()
