@@ -134,7 +134,8 @@ def train(name: str, root: Path) -> None:
                 continue
             begun = time.monotonic()
             scheme = target.sampled(sampler, m) if m else target.name
-            trained = Trainer(Run(scheme=scheme, dim=studied.dim, batch=256), data).fit()
+            run = Run(scheme=scheme, dim=studied.dim, batch=256, batching="pairs")
+            trained = Trainer(run, data).fit()
             found = recalls("test", trained.model, data.test, data_slices(data))
             about = {"dim": studied.dim, "labels": data.train.num_labels}
             about |= {"pairs": data.train.num_pairs, "best_epoch": trained.state.best_epoch}

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from claims import CLAIMS, Line, of_claim, verdict_of
 from evidence import LEAN
+from stats.verdicts import LEVEL
 
 TITLES = {
     "delicious": "Delicious",
@@ -37,7 +38,7 @@ VERBS = {
     ("below", False): ("is below", "is not below"),
     ("above", True): ("leans to the tail compared with", "does not lean to the tail compared with"),
     ("below", True): ("leans to the head compared with", "does not lean to the head compared with"),
-    ("follows", False): ("follows", "does not follow"),
+    ("follows", False): ("matches", "does not match"),
     ("follows", True): ("leans like", "does not lean like"),
 }
 
@@ -90,22 +91,27 @@ def summary(lines: Sequence[Line]) -> str:
         return "–"
     verdict = verdict_of(lines)
     alone = lines[0]["alone"]
-    answer = f"**{verdict}**" + (f", *{alone}* alone" if alone != verdict else "")
+    answer = f"**{verdict}**" + (f" (*{alone}*, uncorrected)" if alone != verdict else "")
     if len(lines) == 1:
         [line] = lines
         small = ", less than the margin" if line["small"] == "yes" else ""
         return f"{answer}: {points(line['difference'])}{small}"
-    if "does not hold" in (verdict, alone):
-        return f"{answer}: {_failing(lines)}"
     holding = sum(line["part"] == "holds" for line in lines)
+    if "does not hold" in (verdict, alone):
+        return f"{answer}: {_failing(lines)}; {holding} of {len(lines)} parts hold"
     empty = sum(line["part"] == "vacuous" for line in lines)
     vacuous = f", {empty} vacuous" if empty else ""
     return f"{answer}: {holding} of {len(lines)} parts{vacuous}"
 
 
+def failing(lines: Sequence[Line]) -> list[Line]:
+    """The parts that may fail: a gain may be above 0 and below the margin, and then it holds."""
+    return [line for line in lines if float(line["p for"]) >= LEVEL]
+
+
 def _failing(lines: Sequence[Line]) -> str:
     """The part that fails most clearly, with the scheme where a claim is about several."""
-    line = min(lines, key=lambda line: float(line["p against"]))
+    line = min(failing(lines), key=lambda line: float(line["p against"]))
     several = len({line["scheme"] for line in lines}) > 1
     scheme = f"`{line['scheme']}` " if several else ""
     return f"{scheme}{points(line['difference'])} {where(line['slice'])}"
@@ -131,6 +137,8 @@ def claims_table(lines: Sequence[Line], at_edge: Collection[tuple[str, str]] = (
 
 
 def _star(lines: Sequence[Line], at_edge: Collection[tuple[str, str]]) -> str:
+    if lines and "does not hold" in (verdict_of(lines), lines[0]["alone"]):
+        lines = failing(lines)
     about = {(line["dataset"], line[who]) for line in lines for who in ("scheme", "against")}
     return " \\*" if about & set(at_edge) else ""
 

@@ -108,36 +108,36 @@ CLAIMS = (
     ),
     Claimed(
         "importance follows softmax",
-        "In-batch, importance weights follow the full softmax",
+        "In-batch, importance weights match the full softmax",
         _follows("softmax", "within-batch:importance"),
     ),
     Claimed(
         "importance of the whole batch follows softmax",
-        "With the whole batch as negatives, importance weights follow the full softmax",
+        "With the whole batch as negatives, importance weights match the full softmax",
         _follows("softmax", f"within-batch:importance{WHOLE}"),
     ),
     Claimed(
         "tail follows logit adjustment",
-        "In-batch, tail weights follow the logit-adjusted loss over all labels",
+        "In-batch, tail weights match the logit-adjusted loss over all labels",
         _follows("logit-adjusted", "within-batch:tail"),
         apart_from="softmax",
     ),
     Claimed(
         "tail of the whole batch follows logit adjustment",
-        "With the whole batch as negatives, tail weights follow the logit-adjusted loss over all "
+        "With the whole batch as negatives, tail weights match the logit-adjusted loss over all "
         "labels",
         _follows("logit-adjusted", f"within-batch:tail{WHOLE}"),
         apart_from="softmax",
     ),
     Claimed(
         "uniform tail follows logit adjustment",
-        "With uniform negatives, tail weights follow the logit-adjusted loss over all labels",
+        "With uniform negatives, tail weights match the logit-adjusted loss over all labels",
         _follows("logit-adjusted", "uniform:tail"),
         apart_from="softmax",
     ),
     Claimed(
         "uniform follows softmax",
-        "With uniform negatives, constant, importance and relative weights follow the full softmax",
+        "With uniform negatives, constant, importance and relative weights match the full softmax",
         _follows("softmax", *(f"uniform:{name}" for name in WEIGHTS[:3])),
     ),
     Claimed(

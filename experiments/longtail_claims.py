@@ -157,7 +157,7 @@ def cell(lines: Sequence[Line]) -> str:
     verdict = verdict_of(lines)
     alone = lines[0]["alone"]
     if verdict == "inconclusive" != alone:
-        answer = f"*{alone}* (alone)"
+        answer = f"*{alone}* (uncorrected)"
         verdict = alone
     else:
         answer = verdict if verdict == "inconclusive" else f"**{verdict}**"

@@ -20,14 +20,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 CLAIMED = (
     "constant against softmax",
     "constant against uniform",
+    "infonce against softmax",
     "constant in balanced error",
     "constant in prior-weighted error",
     "constant is best of the standard schemes",
     "relative against constant",
     "relative against softmax",
     "importance follows softmax",
+    "importance of the whole batch follows softmax",
     "uniform follows softmax",
     "tail follows logit adjustment",
+    "tail of the whole batch follows logit adjustment",
     "uniform tail follows logit adjustment",
     "tail weights are best",
     "logit adjustment against softmax",
@@ -38,7 +41,7 @@ CLAIMED = (
     "fewer negatives",
     "contrastive loss",
 )
-"""The claims of the paper, in the order of the table."""
+"""The claims of the paper, and what is asked of whole batches, in the order of the table."""
 TEXTS = {claimed.name: claimed.text for claimed in (*longtail_claims.ON_IMAGES, *CLAIMS)}
 SHORT = TITLES | {
     "diginetica-part": "part of Diginetica",
@@ -55,18 +58,19 @@ SHORT = TITLES | {
 WORDS = {
     ("holds", True): "**holds**: ",
     ("does not hold", True): "**does not**: ",
-    ("holds", False): "*holds* alone: ",
-    ("does not hold", False): "*does not* alone: ",
+    ("holds", False): "*holds*, uncorrected: ",
+    ("does not hold", False): "*does not*, uncorrected: ",
     ("vacuous", True): "vacuous: ",
     ("vacuous", False): "vacuous: ",
     ("inconclusive", True): "undecided: ",
 }
 """A verdict, and whether it is corrected for the study's other claims."""
 DECIDED = {
-    (True, False): "**Holds** wherever the runs decide it:",
-    (False, True): "**Does not hold** wherever the runs decide it:",
-    (True, True): "**Depends on the data:**",
-    (False, False): "**Undecided** everywhere, after correction:",
+    (True, False): "**Holds** on every data set where the runs decide it:",
+    (False, True): "**Does not hold** on any data set where the runs decide it (in brackets, how "
+    "many of its parts do):",
+    (True, True): "**Holds on some data sets, and not on others:**",
+    (False, False): "**Undecided** everywhere:",
 }
 """Whether a claim holds somewhere and fails somewhere, after correction."""
 Studies = Mapping[str, Sequence[Line]]
@@ -91,20 +95,27 @@ def summary(studies: Studies) -> str:
     """
     groups: dict[tuple[bool, bool], list[str]] = {key: [] for key in DECIDED}
     for claim in CLAIMED:
-        found: dict[str, str] = {}
+        found: dict[str, Sequence[Line]] = {}
         for lines in studies.values():
             for own in filter(None, (of_claim(lines, claim, name) for name in datasets_of(lines))):
-                found[SHORT.get(own[0]["dataset"], own[0]["dataset"])] = verdict_of(own)
+                found[SHORT.get(own[0]["dataset"], own[0]["dataset"])] = own
         holds, fails = (
-            [name for name, verdict in found.items() if verdict == wanted]
+            [name for name, own in found.items() if verdict_of(own) == wanted]
             for wanted in ("holds", "does not hold")
         )
-        where = f" ({_listed(holds or fails)})" if bool(holds) != bool(fails) else ""
-        if holds and fails:
-            where = f": holds ({_listed(holds)}), fails ({_listed(fails)})"
+        where = f" ({_listed(holds)})" if holds else ""
+        if fails:
+            but = ", ".join(f"{name}{_of_parts(found[name])}" for name in fails)
+            where = f"{where}, but not on {but}" if holds else f" ({but})"
         groups[bool(holds), bool(fails)].append(f"  - {TEXTS[claim]}{where}")
     parts = ["\n".join([f"- {DECIDED[key]}", *own]) for key, own in groups.items() if own]
     return "\n".join(parts)
+
+
+def _of_parts(lines: Sequence[Line]) -> str:
+    """How many parts of a claim hold, if it has several."""
+    holding = sum(line["part"] == "holds" for line in lines)
+    return f" {holding} of {len(lines)}" if len(lines) > 1 else ""
 
 
 def _listed(names: Sequence[str]) -> str:

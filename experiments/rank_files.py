@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from headtail.core.labels import Labels
 from headtail.core.slices import NAMES, Slices
+from headtail.data.bag import Bag
 from headtail.data.catalogue import recognise
 from headtail.data.facts import label_counts
 from headtail.data.histories import Histories
@@ -141,7 +143,7 @@ def read_ranks(path: Path) -> np.ndarray:
 
 
 def groups_of(points: Points) -> Ints:
-    """The user of each point, or its session, or else the point itself.
+    """The user of each point, or its session, or else all points with the same features.
 
     The prefixes of a test session are rows of their own in the session data: row i + 1 belongs to
     the session of row i where its items and its label are the items of row i.
@@ -151,7 +153,20 @@ def groups_of(points: Points) -> Ints:
         return np.unique(names, return_inverse=True)[1].astype(np.int64)
     if isinstance(points.features, Histories):
         return _sessions(points)
-    return np.arange(len(points), dtype=np.int64)
+    return _equal_points(points)
+
+
+def _equal_points(points: Points) -> Ints:
+    """The same number for points with the same sparse features; others are on their own."""
+    features = points.features
+    if not isinstance(features, Bag):
+        return np.arange(len(points), dtype=np.int64)
+    offsets = features.offsets.tolist()
+    columns, values = features.columns.numpy(), features.values.numpy()
+    rows = [slice(*ends) for ends in pairwise(offsets)]
+    names = [columns[row].tobytes() + values[row].tobytes() for row in rows]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
 def _sessions(points: Points) -> Ints:

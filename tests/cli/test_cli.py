@@ -169,6 +169,17 @@ def test_help_names_every_command():
     assert "audit" in done.stdout
 
 
+def test_labels_of_data_are_explained_as_training_takes_them(tmp_path, capsys):
+    """With smoothing where some label never occurs, and with the batch of the data's kind."""
+    rows = [f"u{i % 40},i{i % 9},{i}" for i in range(400)] + [f"u{i},new,{500 + i}" for i in (0, 1)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item,timestamp", *rows]))
+    arguments = ["explain", "within-batch:tail", "--data", str(tmp_path / "log.csv"), "--json"]
+    assert main(arguments) == 0
+    usual = json.loads(capsys.readouterr().out)["m"]
+    assert main([*arguments, "--batch", "256"]) == 0
+    assert usual < json.loads(capsys.readouterr().out)["m"]
+
+
 def test_labels_without_examples_cost_only_their_rows_of_the_table(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     path = tmp_path / "counts.txt"

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import json
 
-from advice_outside import PAGE, RESULTS, errors, gaps_of, table, write_sentences
+from advice_outside import (
+    PAGE,
+    RESULTS,
+    errors,
+    gaps_of,
+    table,
+    write_dependencies,
+    write_sentences,
+)
 from study_tables import place_in, read_table
+
+from headtail.machine.outside import OUTSIDE
 
 
 def test_errors_and_table_follow_from_the_rows():
@@ -14,6 +24,22 @@ def test_errors_and_table_follow_from_the_rows():
     assert errors(lines) == found
     page = PAGE.read_text(encoding="utf-8")
     assert place_in(page, {"outside": table(found)}) == page
+
+
+def test_advise_quotes_these_errors():
+    *sets, whole = read_table(RESULTS / "advice-outside-errors.csv")
+    assert len(sets) == OUTSIDE.sources
+    assert (f"{OUTSIDE.typical:.2f}", f"{OUTSIDE.regret:.2f}") == (whole["factor"], whole["regret"])
+
+
+def test_what_few_packages_need_is_left_out(tmp_path):
+    many = ", ".join(f"lib{i} (>= 1)" for i in range(8))
+    blocks = [f"Package: p{i}\nDepends: {many}, own{i} | other\n" for i in range(3)]
+    blocks.append("Package: small\nDepends: lib0\n")
+    write_dependencies("\n".join(blocks), tmp_path / "needs.csv")
+    header, *pairs = (tmp_path / "needs.csv").read_text().splitlines()
+    assert header == "user,item"
+    assert sorted(pairs) == [f"p{i},lib{k}" for i in range(3) for k in range(8)]
 
 
 def test_another_result_is_another_error():

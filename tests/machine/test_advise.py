@@ -21,6 +21,7 @@ from headtail.machine.advise import (
     uses_all_labels,
 )
 from headtail.machine.expect import candidates_for, expected_of_scheme
+from headtail.machine.fitted import LAW
 from headtail.machine.measured import Timing
 from headtail.machine.shape import Shape, memory_of
 from headtail.machine.step_cost import StepCost
@@ -98,6 +99,23 @@ def test_all_labels_are_used_as_soon_as_time_and_memory_allow():
     assert advised(little, planted(little, 3.2, 4e-5)).verdict == "sampled"
     nothing = replace(plan, memory=1000)
     assert advised(nothing, planted(nothing, 3.2, 4e-5)).verdict == "nothing fits"
+
+
+def test_no_sampled_loss_is_recommended_that_is_slower_than_all_labels():
+    plan = plan_for(studied("delicious"), 256, minutes=0.001)
+    assert advised(plan, planted(plan, 1e-4, 1e-5)).verdict == "all labels"
+    assert advised(plan, planted(plan, 1e-2, 1e-5)).verdict == "too slow"
+
+
+@pytest.mark.parametrize(("labels_per_point", "points"), [(1.0, 256), (9.4, 27), (1000.0, 1)])
+def test_a_loss_over_all_labels_takes_points_whole(monkeypatch, labels_per_point, points):
+    monkeypatch.setattr(
+        step_cost, "time_step", lambda method, shape, *_: Timing(method, shape, 0.1, None)
+    )
+    plan = Plan(Shape(5000, 16, 256, 1), 10_000, 2, 60.0, "cpu", GIB)
+    costs = costs_of(replace(plan, labels_per_point=labels_per_point), [16])
+    assert costs.all_labels.shape.batch == points
+    assert costs.sampled[16].shape.batch == 256
 
 
 def test_where_nothing_can_be_measured_that_is_the_verdict():
@@ -181,6 +199,12 @@ def test_no_slice_is_expected_to_be_farther_than_the_largest_gap(name):
     gap = expected_of_scheme(name, 43_097, 64)
     ends = [abs(end) for interval in gap.by_slice.values() for end in interval]
     assert max(ends) <= gap.largest.high
+
+
+def test_beyond_the_tau_that_was_tested_gaps_are_those_of_1():
+    half, one, three = (LAW.expected("uniform", tau, 20.0) for tau in (0.5, 1.0, 3.0))
+    assert half.largest.middle < one.largest.middle
+    assert three == one
 
 
 def test_labels_and_negatives_beyond_those_that_were_tested_are_said_to_be():

@@ -10,6 +10,7 @@ from headtail.data.facts import Kind
 from headtail.machine.advise import Advice, Candidate, Costs, Plan
 from headtail.machine.fitted import LAW
 from headtail.machine.gap_law import Interval
+from headtail.machine.outside import OUTSIDE
 from headtail.machine.target import Target
 
 MINUS = "−"
@@ -99,10 +100,15 @@ def recommendation(answer: Answer) -> list[str]:
     loss = f"{answer.target.name} over all labels"
     if advice.verdict == "all labels":
         assert minutes is not None, "it was measured"
-        return [
+        lines = [
             f"Use {loss}, batch {plan.shape.batch:,}: its label head takes about "
             f"{in_words(minutes)}, and it has no gap."
         ]
+        if minutes > plan.minutes:
+            lines.append(
+                f"Nothing keeps to {plan.minutes:g} minutes, and no sampled loss is faster."
+            )
+        return lines
     if advice.best is None:
         least = min(cost.memory for cost in answer.costs.sampled.values()) / 2**30
         return [
@@ -124,11 +130,7 @@ def recommendation(answer: Answer) -> list[str]:
 def _gap_words(best: Candidate, answer: Answer) -> str:
     largest = answer.shown(best.gap.largest)
     between = span(largest, signed=False)
-    of = (
-        "points of Recall@10"
-        if answer.in_points
-        else "percent of the target's Recall@10 over all labels"
-    )
+    of = "points of Recall@10" if answer.in_points else "percent of the target's overall Recall@10"
     return (
         f"its largest gap of head, torso and tail is expected to be {largest.middle:.1f} {of} "
         f"({between} in four of five cases)"
@@ -153,14 +155,16 @@ def how_sure(answer: Answer) -> list[str]:
     best = answer.advice.best
     if best is None:
         return []
-    missed = f"gaps were missed by a factor of {LAW.typical:.1f}"
-    on = f"How sure: on {LAW.sources} data sets that were left out,"
-    lines = [f"{on} {missed} on average."]
+    lines = [
+        f"How sure: gaps were missed by a factor of {LAW.typical:.1f} on average on {LAW.sources} "
+        f"data sets that were left out, and of {OUTSIDE.typical:.1f} on {OUTSIDE.sources} from "
+        "elsewhere."
+    ]
     if best is answer.advice.candidates[0]:
-        lines = [
-            f"{on} the recommended scheme ended {LAW.regret:.2f} points of Recall@10 farther from "
-            f"its target than the best one on average, and {missed}."
-        ]
+        lines.append(
+            f"The scheme that was ranked first ended {LAW.regret:.2f} and {OUTSIDE.regret:.2f} "
+            "points of Recall@10 farther from its target than the best one there."
+        )
     if not best.gap.inside:
         lines.append(
             "Your labels per negative lie outside the range of those data sets: trust the order "
@@ -168,8 +172,10 @@ def how_sure(answer: Answer) -> list[str]:
         )
     if answer.given.kind in ("dense", "images"):
         lines.append("None of them holds images or vectors, as your data do.")
-    if answer.target.tau not in (0.0, 1.0):
-        lines.append("Only τ = 1 was tested; for other values, gaps are interpolated.")
+    if 0 < answer.target.tau < 1:
+        lines.append("Only τ = 1 was tested; below it, gaps are interpolated.")
+    if answer.target.tau > 1:
+        lines.append("Only τ = 1 was tested: gaps are shown for it, and may be larger.")
     return lines
 
 
@@ -181,6 +187,8 @@ def measuring(answer: Answer) -> str | None:
     given = answer.given
     schemes = ["--schemes", answer.target.name, best.scheme]
     words = [*schemes, "--batch", str(answer.plan.shape.batch), *given.options]
+    if answer.plan.labels_per_point > 1:
+        words += ["--batching", "pairs"]  # else the two losses would get different batches
     data = "DATA" if given.data is None else shlex.quote(given.data)
     return f"headtail compare {data} {shlex.join(words)}"
 
@@ -193,7 +201,7 @@ def code(answer: Answer) -> list[str]:
         return _scheme_lines(best.scheme, answer.given, needs_prior)
     if answer.advice.verdict != "all labels":
         return []
-    shape = answer.plan.shape
+    shape = answer.costs.all_labels.shape
     if answer.costs.all_labels.method == "chunked":
         return [
             f"    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size={shape.chunk}, "
@@ -233,6 +241,8 @@ def answer_dict(answer: Answer) -> dict[str, Any]:
         ],
         "tested_on": LAW.sources,
         "missed_by_a_factor_of": LAW.typical,
+        "tested_elsewhere_on": OUTSIDE.sources,
+        "missed_there_by_a_factor_of": OUTSIDE.typical,
         "recommendation": recommendation(answer),
         "notes": notes(answer),
         "how_sure": how_sure(answer),

@@ -104,7 +104,12 @@ def _cost_caption(plan: Plan, whole: StepCost) -> str:
             f" The {HEADINGS[whole.method]} was measured over {whole.measured_labels:,} labels, "
             "and its time scaled with their number, which may be too low by a third."
         )
-    return f"Time: measured here, without the encoder. Memory: counted.{scaled}"
+    points = ""
+    if plan.points != plan.shape.batch:
+        points = (
+            f" The {HEADINGS[whole.method]} takes whole points, about {plan.points:,} per batch."
+        )
+    return f"Time: measured here, without the encoder. Memory: counted.{points}{scaled}"
 
 
 def _gap_table(answer: Answer) -> Table:
@@ -118,7 +123,7 @@ def _gap_table(answer: Answer) -> Table:
     for one in answer.advice.candidates:
         style = "bold" if one is answer.advice.best else ""
         gaps = [*(one.gap.by_slice[name] for name in NAMES), one.gap.largest]
-        cells = ["/".join(ends(answer.shown(gap), signed=False)) for gap in gaps]
+        cells = ["..".join(ends(answer.shown(gap), signed=False)) for gap in gaps]
         name = Text(one.scheme + _marks(one, answer), style=style)
         table.add_row(name, *cells, _training(one, answer.plan))
     table.caption = _gap_caption(answer)
@@ -145,13 +150,13 @@ def _training(one: Candidate, plan: Plan) -> Text:
 
 def _gap_caption(answer: Answer) -> str:
     unit = "Points of" if answer.in_points else "Percent of the target's"
-    over = "" if answer.in_points else " over all labels"
+    overall = "" if answer.in_points else "overall "
     plan = answer.plan
     candidates = answer.advice.candidates
     caption = (
-        f"{unit} Recall@10{over}, low/high end: about four of five gaps were between these ends on "
-        "data sets that were left out when the predictions were fitted. Below 0: less recall than "
-        "the target. training: of the label head."
+        f"{unit} {overall}Recall@10, lowest..highest: about four of five gaps were between these "
+        "ends on data sets that were left out when the predictions were fitted. Below 0: less "
+        "recall than the target. training: of the label head."
     )
     if answer.advice.best is not None:
         caption += f" {BEST}: recommended."

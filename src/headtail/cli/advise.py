@@ -22,6 +22,7 @@ from headtail.cli.source import Chosen, Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import as_typed, changed, refuse
 from headtail.data.facts import kind_of
+from headtail.data.points import DataSet
 from headtail.data.reading import Reading
 from headtail.device.choice import Device
 from headtail.device.memory import memory_left
@@ -40,7 +41,7 @@ from headtail.machine.advise import (
 from headtail.machine.expect import candidates_for
 from headtail.machine.shape import Shape
 from headtail.machine.target import Target
-from headtail.training.recipes import DEFAULTS, batch_for
+from headtail.training.recipes import DEFAULTS
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""
@@ -185,9 +186,8 @@ class Advise:
         batch = BATCHES[device]
         epochs = EPOCHS
         if chosen.data is not None:
-            usual = DEFAULTS[kind_of(chosen.data)]
-            batch = batch_for(usual, pairs)
-            epochs = usual.epochs
+            batch = chosen.batch
+            epochs = DEFAULTS[kind_of(chosen.data)].epochs
         shape = Shape(
             chosen.labels.num_labels,
             self.dim,
@@ -202,6 +202,7 @@ class Advise:
             device,
             memory,
             here=device == "cpu" or torch.cuda.is_available(),
+            labels_per_point=1.0 if chosen.data is None else _labels_per_point(chosen.data),
         )
 
     def _on_model(self) -> int:
@@ -284,6 +285,12 @@ class Advise:
                 "The memory there is not known here. Write it in GiB, for example `--memory 64`."
             )
         return there
+
+
+def _labels_per_point(data: DataSet) -> float:
+    """On average, of points that have labels; an image counts once per label."""
+    points = int((data.train.labels.offsets.diff() > 0).sum())
+    return 1.0 if data.train.image_size else data.train.num_pairs / max(1, points)
 
 
 def _check_recall(recall: float) -> None:

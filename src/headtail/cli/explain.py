@@ -38,6 +38,7 @@ from headtail.implicit import Explanation, explain
 from headtail.machine.expect import expected_of_scheme
 from headtail.machine.fitted import LAW
 from headtail.machine.gap_law import ExpectedGap
+from headtail.machine.outside import OUTSIDE
 from headtail.schemes import PAPER, check_batch, parse, scheme
 
 
@@ -59,8 +60,10 @@ class Explain:
     """
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
-    batch: int = 256
-    """Examples in a batch, which decides the number of within-batch negatives."""
+    batch: int | None = None
+    """Examples in a batch, which decides the number of within-batch negatives; by default what
+    headtail train takes for your data, else 256.
+    """
     negatives: int | None = None
     """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole
     batch, and with --model 16, 64 and 256 in turn.
@@ -85,11 +88,15 @@ class Explain:
             check_negatives(changed(self, "negatives"), [self.scheme])
         if self.trained.model is not None:
             return self._on_model()
+        if self.batch is not None:
+            check_count("batch", self.batch)
         if self.scheme is not None:
             # Reports a misspelt name, too, before any work.
-            check_batch(self.scheme, check_count("batch", self.batch), self.negatives)
-        check_count("batch", self.batch)
+            check_batch(self.scheme, self.batch or sys.maxsize, self.negatives)
         chosen = self.source.choose(self.data, self.reading)
+        batch = chosen.batch if self.batch is None else self.batch
+        if self.scheme is not None:
+            check_batch(self.scheme, batch, self.negatives)
         labels = chosen.labels
         names = PAPER if self.scheme is None else (self.scheme,)
         working = Console(stderr=True).status(
@@ -97,7 +104,7 @@ class Explain:
         )
         with working, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the notes report the same
-            explanations, missing = self._explain_all(names, chosen)
+            explanations, missing = self._explain_all(names, chosen, batch)
         if self.json:
             rows = [{"scheme": name, **about.to_dict()} for name, about in explanations.items()]
             rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
@@ -124,7 +131,8 @@ class Explain:
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
         numbers = NUMBERS if m is None else (check_count("negatives", m),)
-        wanted = options.settings(self.target, numbers, check_count("batch", self.batch))
+        batch = 256 if self.batch is None else check_count("batch", self.batch)
+        wanted = options.settings(self.target, numbers, batch)
         results, missing, about, target = options.measure(
             self.data, self.reading, with_name(wanted, self.scheme), self.device
         )
@@ -141,7 +149,7 @@ class Explain:
         return 0
 
     def _explain_all(
-        self, names: tuple[str, ...], chosen: Chosen
+        self, names: tuple[str, ...], chosen: Chosen, batch: int
     ) -> tuple[dict[str, Explanation], dict[str, str]]:
         """Explanations, and the schemes of the paper's table that these labels do not allow."""
         explanations = {}
@@ -150,7 +158,7 @@ class Explain:
             try:
                 loss = scheme(name, chosen.labels, self.negatives)
                 explanations[name] = explain(
-                    loss, chosen.labels, batch_size=self.batch, slices=chosen.slices
+                    loss, chosen.labels, batch_size=batch, slices=chosen.slices
                 )
             except HeadtailError as error:
                 if self.scheme is not None:
@@ -295,11 +303,12 @@ def _expected(gap: ExpectedGap) -> str:
     ends = {name: span(part.times(100.0), signed=True) for name, part in gap.by_slice.items()}
     outside = "" if gap.inside else "; your number of labels per negative lies outside their range"
     return (
-        f"in Recall@10 about {largest.middle:.0f}% of that loss's recall over all labels away from "
-        f"it in the slice where it is farthest ({span(largest, signed=False)}%):\n"
-        f"{', '.join(f'{name} {text}%' for name, text in ends.items())},\n"
-        f"in four of five cases; missed by a factor of {LAW.typical:.1f} on average, on "
-        f"{LAW.sources} data sets that were left out{outside}"
+        f"expected to miss that loss by {largest.middle:.0f}% of its overall Recall@10 in the "
+        f"slice where it misses most ({span(largest, signed=False)}% in four of five cases):\n"
+        f"{', '.join(f'{name} {text}%' for name, text in ends.items())}.\n"
+        f"Such gaps were off by a factor of {LAW.typical:.1f} on average on {LAW.sources} data "
+        f"sets that were left out, and of {OUTSIDE.typical:.1f} on {OUTSIDE.sources} from "
+        f"elsewhere{outside}"
     )
 
 

@@ -13,12 +13,14 @@ from headtail.cli.unused import changed, refuse
 from headtail.core.labels import Labels
 from headtail.core.slices import SliceRule, Slices
 from headtail.data.counts import count_labels, read_counts
-from headtail.data.facts import label_counts
+from headtail.data.facts import kind_of, label_counts
 from headtail.data.points import DataSet
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError, check_count
 from headtail.files.names import NAME, shown
+from headtail.training.recipes import DEFAULTS as TRAINED_WITH
+from headtail.training.recipes import batch_for
 
 DEFAULT_ZIPF = 10_000
 OWN = ("counts", "column", "zipf", "exponent")
@@ -39,6 +41,13 @@ class Chosen(NamedTuple):
     slices: Slices
     about: str
     data: DataSet | None = None
+
+    @property
+    def batch(self) -> int:
+        """The batch that training takes for these data; 256 without data."""
+        if self.data is None:
+            return 256
+        return batch_for(TRAINED_WITH[kind_of(self.data)], int(self.labels.total))
 
     def name(self, label: int) -> str:
         """A label as people know it."""
@@ -63,8 +72,10 @@ class Source:
     """
     exponent: float = 1.0
     """Steepness of the generated labels."""
-    smoothing: float = 0.0
-    """Pseudo-count added to every label, for labels that never occur."""
+    smoothing: float | None = None
+    """Pseudo-count added to every label; by default 0, but with DATA 1 if some label never occurs,
+    as in training.
+    """
     slices: SliceRule = "auto"
     """What counts as head, torso and tail: about a third of the examples each (mass), or labels
     with at least 100, with 20 to 99 and with fewer than 20 examples (count). auto: count for
@@ -80,7 +91,9 @@ class Source:
     def _of(self, path: str, reading: Reading) -> Chosen:
         refuse(changed(self, *OWN), "the labels are those of `--data`")
         data = read_data(path, reading, Console(stderr=True))
-        labels = Labels.from_counts(label_counts(data), self.smoothing, data.label_names)
+        counts = label_counts(data)
+        smoothing = float((counts == 0).any()) if self.smoothing is None else self.smoothing
+        labels = Labels.from_counts(counts, smoothing, data.label_names)
         return _chosen(labels, data.name, data_slices(data, self.slices), data)
 
     def _described(self, reading: Reading) -> Chosen:
@@ -106,17 +119,18 @@ class Source:
             raise HeadtailError(
                 "`--zipf` must be at least 2, but got 1: a single label has no negatives."
             )
-        return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
+        return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing or 0.0)
 
     def _counted(self, path: Path, reading: Reading) -> Labels:
         limits = {"max_memory": reading.max_memory, "max_seconds": reading.max_seconds}
+        smoothing = self.smoothing or 0.0
         if self.column is None and not path.is_dir():
-            return _read_counts(path, self.smoothing, limits)
+            return _read_counts(path, smoothing, limits)
         with progress_bars.reading(Console(stderr=True)) as progress:
             return count_labels(
                 path,
                 self.column,
-                self.smoothing,
+                smoothing,
                 progress,
                 **limits,
                 max_expansion=reading.max_expansion,

@@ -40,6 +40,8 @@ class Plan:
         device: "cpu" or "cuda".
         memory: bytes that there are.
         here: whether the device is in this machine, so that steps can be measured.
+        labels_per_point: on average. A loss over all labels takes points whole, with all their
+            labels, as training does by default.
     """
 
     shape: Shape
@@ -49,6 +51,12 @@ class Plan:
     device: str
     memory: int
     here: bool = True
+    labels_per_point: float = 1.0
+
+    @property
+    def points(self) -> int:
+        """Whole points that hold about as many pairs as a batch."""
+        return max(1, round(self.shape.batch / self.labels_per_point))
 
     @property
     def steps(self) -> int:
@@ -102,8 +110,9 @@ class Advice:
     """What to train with.
 
     Attributes:
-        verdict: "all labels" where time and memory allow; else "sampled"; "not measured", where
-            steps could not be; "too slow", where nothing keeps to the minutes; "nothing fits".
+        verdict: "all labels" where time and memory allow, or nothing is faster; else "sampled";
+            "not measured", where steps could not be; "too slow", where no scheme keeps to the
+            minutes; "nothing fits".
         best: the sampled scheme to use; None where all labels should be, or nothing fits.
         candidates: all sampled schemes, the smallest expected gap first.
     """
@@ -119,16 +128,23 @@ def costs_of(plan: Plan, negatives: Iterable[int]) -> Costs:
     def cost(method: Literal["exact", "chunked", "sampled"], shape: Shape) -> StepCost:
         return step_cost(method, shape, plan.device, plan.memory, here=plan.here)
 
-    whole = cost("exact", plan.shape)
+    shape = replace(plan.shape, batch=plan.points)
+    whole = cost("exact", shape)
     if not whole.fits and "chunked" in possible():
-        chunked = cost("chunked", plan.shape)
+        chunked = cost("chunked", shape)
         whole = chunked if chunked.fits else whole
     return Costs(whole, {m: cost("sampled", replace(plan.shape, negatives=m)) for m in negatives})
 
 
 def uses_all_labels(plan: Plan, costs: Costs) -> bool:
-    """Whether the loss over all labels is affordable: then nothing else needs to be known."""
-    return plan.here and plan.allows(costs.all_labels)
+    """Whether the loss over all labels is affordable, or no sampled one is faster: then nothing
+    else needs to be known.
+    """
+    whole = costs.all_labels
+    if not plan.here or not whole.fits:
+        return False
+    faster = (cost.seconds for cost in costs.sampled.values() if cost.fits)
+    return plan.allows(whole) or not any((s or 0.0) < (whole.seconds or 0.0) for s in faster)
 
 
 def numbers(wanted: Iterable[int], labels: int, batch: int) -> list[int]:

@@ -101,10 +101,11 @@ class GapLaw:
 
         Args:
             sampler: "uniform", "frequency(0.75)", "within-batch".
-            tau: of the target.
+            tau: of the target; beyond 1, which was not tested, the gap is that of 1.
             x: L/m.
             recall: the target's Recall@10 over all labels in percent, if it is known.
         """
+        tau = min(tau, 1.0)
         alpha = exponent_of(sampler)
         assert alpha is not None, "the caller asks only for samplers that the law knows"
         size = math.exp(
