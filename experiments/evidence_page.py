@@ -182,7 +182,8 @@ def rates_table(lines: Sequence[Line]) -> str:
         for line in own:
             if line["scheme"] == "softmax" or line is most:
                 loss = f"{100 * float(line['loss']):+.1f}%".replace("-", "−")
-                rate = f"{line['rate']} of {line['lr']}"
+                of = "of " if line["rate"] == "half" else ""
+                rate = f"{line['rate']} {of}{line['lr']}"
                 length = "the same" if line["length"] == "same" else "its best"
                 cells = (TITLES.get(name, name), f"`{line['scheme']}`", rate)
                 cells += (f"{length}: {line['other epochs']} for {line['epochs']}", loss)

@@ -12,6 +12,7 @@ from advice_outside import (
     table,
     write_dependencies,
     write_sentences,
+    write_triples,
 )
 from study_tables import place_in, read_table
 
@@ -30,6 +31,13 @@ def test_advise_quotes_these_errors():
     *sets, whole = read_table(RESULTS / "advice-outside-errors.csv")
     assert len(sets) == OUTSIDE.sources
     assert (f"{OUTSIDE.typical:.2f}", f"{OUTSIDE.regret:.2f}") == (whole["factor"], whole["regret"])
+
+
+def test_triples_of_rare_entities_are_left_out(tmp_path):
+    lines = [f"a\tknows\tb{i % 2}" for i in range(10)] + ["a\tknows\trare", "rare\tknows\ta"]
+    write_triples("\n".join(["head_id\trelation_id\ttail_id", *lines]), tmp_path / "kg.tsv")
+    header, *kept = (tmp_path / "kg.tsv").read_text().splitlines()
+    assert (header, kept) == ("head\trelation\ttail", lines[:10])
 
 
 def test_what_few_packages_need_is_left_out(tmp_path):

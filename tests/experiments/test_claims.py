@@ -48,7 +48,7 @@ LINE = {
         ),
         (
             {"kind": "follows", "slice": "full", "part": "does not hold"},
-            "`within-batch:constant` does not follow `softmax` over all labels within ±2.0: +1.8 "
+            "`within-batch:constant` does not match `softmax` over all labels within ±2.0: +1.8 "
             "points (+1.2 to +2.4).",
         ),
         (
@@ -74,18 +74,20 @@ def test_a_vacuous_claim_is_called_so():
 
 
 def test_what_holds_only_without_the_other_claims_is_called_so():
-    assert summary([LINE | {"verdict": "inconclusive"}]) == "**inconclusive**, *holds* alone: +1.8"
+    assert summary([LINE | {"verdict": "inconclusive"}]) == "**inconclusive** (*holds*, uncorrected): +1.8"
 
 
 def test_a_claim_that_fails_shows_where():
-    fails = LINE | {"slice": "head", "difference": "-0.031", "p against": "0.001"}
-    lines = [LINE | {"p against": "0.4"}, fails]
+    fails = LINE | {"slice": "head", "difference": "-0.031", "part": "does not hold"}
+    fails |= {"p for": "0.9", "p against": "0.001"}
+    small = LINE | {"p for": "0.01", "p against": "0.00001"}  # above 0 and below the margin
+    lines = [LINE | {"p for": "0.01", "p against": "0.4"}, fails, small]
     fails_so = {"verdict": "does not hold", "alone": "does not hold"}
     lines = [line | fails_so for line in lines]
-    assert summary(lines) == "**does not hold**: −3.1 on the head"
+    assert summary(lines) == "**does not hold**: −3.1 on the head; 2 of 3 parts hold"
     other = lines[0] | {"scheme": "within-batch:tail"}
     assert summary([other, lines[1]]) == (
-        "**does not hold**: `within-batch:constant` −3.1 on the head"
+        "**does not hold**: `within-batch:constant` −3.1 on the head; 1 of 2 parts hold"
     )
 
 

@@ -92,7 +92,7 @@ def test_a_cell_shows_the_part_that_decides_and_what_holds_only_alone():
         if line["claim"] == "logit adjustment against softmax"
     ]
     alone = line | {"verdict": "inconclusive"}
-    assert cell([alone]).startswith("*holds* (alone), +10.0")
+    assert cell([alone]).startswith("*holds* (uncorrected), +10.0")
     open_ = alone | {"alone": "inconclusive"}
     weak = open_ | {"difference": "0.001", "slice": "head", "part": "inconclusive"}
     assert cell([open_, weak]).startswith("inconclusive, at worst +0.1")

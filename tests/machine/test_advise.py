@@ -118,6 +118,15 @@ def test_a_loss_over_all_labels_takes_points_whole(monkeypatch, labels_per_point
     assert costs.sampled[16].shape.batch == 256
 
 
+def test_the_whole_batch_comes_before_more_negatives_from_elsewhere():
+    """On data from elsewhere it ended closer to the target than the law's first choice."""
+    plan = plan_for(studied("diginetica"), 256)
+    found = advised(plan, planted(plan, 3.2, 4e-5))
+    more = next(one for one in found.candidates if one.scheme == "frequency(0.5):importance@1024")
+    assert more.gap.largest.high < found.candidates[0].gap.largest.high
+    assert found.best.scheme == "within-batch:importance@256"
+
+
 def test_where_nothing_can_be_measured_that_is_the_verdict():
     plan = plan_for(studied("nowplaying"), here=False)
     costs = planted(plan, 3.2, 4e-5)

@@ -1,8 +1,8 @@
-"""Which loss to train with: all labels where time and memory allow, else the sampled scheme that is
-expected to end closest to its target.
+"""Which loss to train with: all labels where time and memory allow, else the whole batch as
+negatives, else the sampled scheme that is expected to end closest to its target.
 
 Time is measured, memory is counted, and the gap follows a law that was tested on data sets it was
-not fitted to (`gap_law`).
+not fitted to (`gap_law`). There the whole batch was a better choice than the law's.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Advice:
             "not measured", where steps could not be; "too slow", where no scheme keeps to the
             minutes; "nothing fits".
         best: the sampled scheme to use; None where all labels should be, or nothing fits.
-        candidates: all sampled schemes, the smallest expected gap first.
+        candidates: all sampled schemes: the whole batch first, then by their expected gap.
     """
 
     verdict: Verdict
@@ -158,12 +158,13 @@ def numbers(wanted: Iterable[int], labels: int, batch: int) -> list[int]:
 
 
 def choose(plan: Plan, costs: Costs, candidates: Sequence[Candidate]) -> Advice:
-    """All labels if they are affordable; else the candidate whose gap is expected to be smallest
-    at its upper end, of those that are affordable.
+    """All labels if they are affordable; else the first candidate that is: the whole batch, then
+    the one whose gap is expected to be smallest at its upper end.
 
     Of candidates that are expected to be equally good, the cheapest.
     """
-    ranked = tuple(sorted(candidates, key=_upper_end))
+    most = max((one.m for one in candidates if one.sampler == "within-batch"), default=0)
+    ranked = tuple(sorted(candidates, key=lambda one: _order(one, most)))
     if uses_all_labels(plan, costs):
         return Advice("all labels", None, ranked)
     fitting = [one for one in ranked if one.cost.fits]
@@ -177,5 +178,6 @@ def choose(plan: Plan, costs: Costs, candidates: Sequence[Candidate]) -> Advice:
     return Advice("too slow", min(fitting, key=lambda one: one.cost.seconds or 0.0), ranked)
 
 
-def _upper_end(candidate: Candidate) -> tuple[float, float]:
-    return candidate.gap.largest.high, candidate.cost.seconds or 0.0
+def _order(candidate: Candidate, most: int) -> tuple[bool, float, float]:
+    whole_batch = candidate.sampler == "within-batch" and candidate.m == most
+    return not whole_batch, candidate.gap.largest.high, candidate.cost.seconds or 0.0

@@ -81,8 +81,8 @@ class GapLaw:
         highest: the highest x.
         typical: by which factor G was missed on average on data sets that were left out.
         sources: number of these data sets.
-        regret: by how many points the largest gap of the recommended scheme exceeded that of the
-            best one there, on average.
+        regret: by how many points the largest gap of the most negatives from the batch exceeded
+            that of the best scheme there, on average.
     """
 
     coefficients: tuple[float, float, float, float]
