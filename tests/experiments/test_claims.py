@@ -74,7 +74,8 @@ def test_a_vacuous_claim_is_called_so():
 
 
 def test_what_holds_only_without_the_other_claims_is_called_so():
-    assert summary([LINE | {"verdict": "inconclusive"}]) == "**inconclusive** (*holds*, uncorrected): +1.8"
+    text = "**inconclusive** (*holds*, uncorrected): +1.8"
+    assert summary([LINE | {"verdict": "inconclusive"}]) == text
 
 
 def test_a_claim_that_fails_shows_where():
