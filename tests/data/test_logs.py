@@ -387,3 +387,12 @@ def test_a_given_validation_part_is_validated_on(read_as, split):
     number = data.validation.num_pairs
     assert number == 40 if read_as == "sequences" else len(pairs) - 3 <= number <= 40
     assert len(data.test) > 0
+
+
+def test_a_first_line_with_a_column_that_was_named_names_the_columns(tmp_path):
+    path = tmp_path / "needs.csv"
+    rows = [f"p{i},lib{(i + k) % 5}" for i in range(20) for k in range(4)]
+    path.write_text("\n".join(["package,depends_on", *rows]))
+    data = load(path, user="package", item="depends_on")
+    assert data.train.num_labels == 5
+    assert set(data.label_names) == {f"lib{i}" for i in range(5)}

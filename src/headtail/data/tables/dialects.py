@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from headtail.data.tables.list_columns import separators_of
@@ -60,8 +60,13 @@ class Dialect:
         return f"{self!r}{commas}{above}"
 
 
-def dialect_of(lines: list[str], ending: str) -> Dialect | None:
+def dialect_of(lines: list[str], ending: str, named: Collection[str] = ()) -> Dialect | None:
     r"""The dialect of a file with these first lines, or None where they are not a table.
+
+    Args:
+        lines: the first ones.
+        ending: of the file's name.
+        named: columns that the settings name; a line with one of them names the columns.
 
     >>> dialect_of(["userId,movieId,rating", "1,31,2.5", "1,1029,3.0"], ".csv").names
     ('userId', 'movieId', 'rating')
@@ -85,7 +90,7 @@ def dialect_of(lines: list[str], ending: str) -> Dialect | None:
             ]
             for row in kept
         ]
-        dialect = _of_rows(delimiter, kept)
+        dialect = _of_rows(delimiter, kept, named)
         quoted = rf'(^|[{delimiter}])"[^"]*"($|[{delimiter}])'
         quotes = delimiter in _SINGLE and any(re.search(quoted, line) for line in lines)
         # Values in quotes may go over several lines, which have other columns each.
@@ -163,11 +168,11 @@ def _typed(columns: list[re.Match[str]]) -> Dialect:
     return Dialect("\t", tuple(column[1] for column in columns), True, lists)
 
 
-def _of_rows(delimiter: str, rows: list[list[str]]) -> Dialect:
+def _of_rows(delimiter: str, rows: list[list[str]], named: Collection[str]) -> Dialect:
     # pandas writes its index without a name.
     first = [name.strip() or f"unnamed {place}" for place, name in enumerate(rows[0], start=1)]
     first = _different(first)
-    if _is_header(first, rows[1:]):
+    if not set(named).isdisjoint(first) or _is_header(first, rows[1:]):
         return Dialect(delimiter, tuple(first), True, separators_of(first, rows[1:]))
     names = tuple(str(place) for place in range(1, len(first) + 1))
     return Dialect(delimiter, names, False, guess=_guess(rows))

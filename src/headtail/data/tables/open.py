@@ -18,6 +18,7 @@ from headtail.data.tables.delimited import SEPARATOR, DelimitedSource, widen_ali
 from headtail.data.tables.dialects import Dialect, dialect_of
 from headtail.data.tables.json_lines import JsonSource
 from headtail.data.tables.list_columns import of_labels
+from headtail.data.tables.roles import chosen_columns
 from headtail.data.tables.table import Source, Table
 from headtail.errors import HeadtailError
 
@@ -51,7 +52,9 @@ def _open(path: Path, reading: Reading, progress: Progress | None) -> Source:
     lines = first_lines(path)
     if not any(line.strip() for line in lines):
         raise HeadtailError(f"`{path}` is empty. Write a line for each row.")
-    dialect = dialect_of(lines, ending)
+    chosen = chosen_columns(reading)
+    named = [*chosen.pop("features", ()), *chosen.values()]
+    dialect = dialect_of(lines, ending, named)
     if dialect is None:
         raise HeadtailError(
             f"`{path}` has no columns: its lines have nothing between values, or not the same "
