@@ -172,7 +172,8 @@ def _of_rows(delimiter: str, rows: list[list[str]], named: Collection[str]) -> D
     # pandas writes its index without a name.
     first = [name.strip() or f"unnamed {place}" for place, name in enumerate(rows[0], start=1)]
     first = _different(first)
-    if not set(named).isdisjoint(first) or _is_header(first, rows[1:]):
+    words = {name for name in named if not NUMBER.fullmatch(name)}  # not columns by their number
+    if not words.isdisjoint(first) or _is_header(first, rows[1:]):
         return Dialect(delimiter, tuple(first), True, separators_of(first, rows[1:]))
     names = tuple(str(place) for place in range(1, len(first) + 1))
     return Dialect(delimiter, names, False, guess=_guess(rows))
