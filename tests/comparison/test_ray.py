@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import signal
 import time
 from contextlib import contextmanager, suppress
@@ -166,8 +167,10 @@ def test_failures_are_the_same_sentences(tmp_path):
     for name, how in (("ray", {"engine": "ray"}), ("plain", ONE_THREAD)):
         folder = tmp_path / name
         compare(DATA, SCHEMES, out=folder, training=diverging, execution=Execution(**how))
-        found[name] = (folder / "failures.json").read_text().replace(str(folder), "")
-    assert "Training `softmax` diverged" in found["plain"]
+        text = (folder / "failures.json").read_text().replace(str(folder), "")
+        # A slow machine looks at the loss more often, and so sees it earlier.
+        found[name] = re.sub(r"the loss is \S+ in epoch 1, step \d+", "the loss is …", text)
+    assert "Training `softmax` diverged: the loss is …" in found["plain"]
     assert found["ray"] == found["plain"]
 
 
