@@ -77,6 +77,12 @@ def test_the_order_of_schemes_is_right_where_sizes_are_rough():
             assert float(line["regret"]) <= 1.0
 
 
+def test_the_law_chooses_the_most_negatives_from_the_batch_wherever_data_were_left_out():
+    """So what is said of its choices holds for the whole batch, which `advise` recommends."""
+    for line in errors("law", cases("law")):
+        assert line["as_rule"] == line["choices"]
+
+
 def test_gaps_below_what_seeds_do_count_as_that(monkeypatch):
     monkeypatch.setattr(advice_tables, "LEAST_GAP", 1.0)
     assert case("a", "softmax", "uniform", 10.0, factor=1e-9).size == pytest.approx(
