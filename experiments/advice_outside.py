@@ -12,6 +12,7 @@ Six small sets, each a folder of DIR:
     kjv                   the next word: the verses of Debian's package bible-kjv-text 4.38, without
                           their numbers, cut in the same way
     debian                what packages of Debian 12 need: `write_dependencies` of its `Packages`
+                          files for amd64 (main, updates, security), of November 2026
 
 One line per run goes to experiments/results/advice-outside.csv: the softmax and the logit-adjusted
 loss, and eight sampled schemes of each; batches of 256 pairs, default settings otherwise, seed 0.

@@ -98,20 +98,22 @@ def summary(lines: Sequence[Line]) -> str:
         return f"{answer}: {points(line['difference'])}{small}"
     holding = sum(line["part"] == "holds" for line in lines)
     if "does not hold" in (verdict, alone):
-        return f"{answer}: {_failing(lines)}; {holding} of {len(lines)} parts hold"
+        return f"{answer}: {_clearest_failure(lines)}; {holding} of {len(lines)} parts hold"
     empty = sum(line["part"] == "vacuous" for line in lines)
     vacuous = f", {empty} vacuous" if empty else ""
     return f"{answer}: {holding} of {len(lines)} parts{vacuous}"
 
 
-def failing(lines: Sequence[Line]) -> list[Line]:
-    """The parts that may fail: a gain may be above 0 and below the margin, and then it holds."""
+def _not_holding(lines: Sequence[Line]) -> list[Line]:
+    """The parts that do not hold by themselves, of which alone a claim may fail
+    (`stats.verdicts`).
+    """
     return [line for line in lines if float(line["p for"]) >= LEVEL]
 
 
-def _failing(lines: Sequence[Line]) -> str:
+def _clearest_failure(lines: Sequence[Line]) -> str:
     """The part that fails most clearly, with the scheme where a claim is about several."""
-    line = min(failing(lines), key=lambda line: float(line["p against"]))
+    line = min(_not_holding(lines), key=lambda line: float(line["p against"]))
     several = len({line["scheme"] for line in lines}) > 1
     scheme = f"`{line['scheme']}` " if several else ""
     return f"{scheme}{points(line['difference'])} {where(line['slice'])}"
@@ -138,7 +140,7 @@ def claims_table(lines: Sequence[Line], at_edge: Collection[tuple[str, str]] = (
 
 def _star(lines: Sequence[Line], at_edge: Collection[tuple[str, str]]) -> str:
     if lines and "does not hold" in (verdict_of(lines), lines[0]["alone"]):
-        lines = failing(lines)
+        lines = _not_holding(lines)
     about = {(line["dataset"], line[who]) for line in lines for who in ("scheme", "against")}
     return " \\*" if about & set(at_edge) else ""
 

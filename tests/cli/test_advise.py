@@ -392,11 +392,11 @@ def test_without_data_the_command_has_a_word_to_replace(capsys):
 
 
 def test_how_choices_did_is_said_of_the_first_choice_alone(capsys):
-    said = "points of Recall@10 farther from its target than the best scheme there"
+    said = "points of Recall@10 farther from their target than the best scheme there"
     arguments = [*FEW, "--labels", "5e4", "--batch", "1024"]
     out = flat(printed(capsys, *arguments, "--minutes", "1000"))
     regrets = f"{sentences.LAW.regret:.2f} and {sentences.OUTSIDE.regret:.2f}"
-    assert f"The whole batch as negatives ended {regrets} {said}" in out
+    assert f"The most negatives from the batch ended {regrets} {said}" in out
     for minutes in ("30", "0.01"):
         answer = found(capsys, *arguments, "--minutes", minutes)
         assert answer["scheme"] != answer["candidates"][0]["scheme"]

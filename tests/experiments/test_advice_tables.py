@@ -64,6 +64,11 @@ def test_parts_are_left_out_with_the_data_set_that_they_are_parts_of():
     assert by_set["diginetica-part"] == by_set["diginetica"] == "diginetica"
 
 
+def test_where_the_second_edition_has_a_whole_data_set_no_other_rows_of_it_count():
+    assert {gap.study for gap in gaps() if gap.source == "delicious"} == {"evidence.csv"}
+    assert len({gap.study for gap in gaps() if gap.source == "diginetica"}) > 1
+
+
 def test_the_law_that_ships_is_the_one_that_the_rows_give():
     assert law() == LAW
 

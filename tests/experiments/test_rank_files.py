@@ -65,3 +65,8 @@ def test_prefixes_of_a_test_session_are_one_group(tmp_path, monkeypatch):
 
 def test_points_without_sessions_or_users_are_groups_of_their_own(data):
     assert groups_of(data.test).tolist() == list(range(60))
+
+
+def test_points_with_the_same_features_are_one_group(data):
+    twice = data.test.select(torch.tensor([3, 1, 3, 0]))
+    assert groups_of(twice).tolist() == [0, 1, 0, 2]

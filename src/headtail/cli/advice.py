@@ -162,8 +162,8 @@ def how_sure(answer: Answer) -> list[str]:
     ]
     if best is answer.advice.candidates[0]:
         lines.append(
-            f"The whole batch as negatives ended {LAW.regret:.2f} and {OUTSIDE.regret:.2f} points "
-            "of Recall@10 farther from its target than the best scheme there."
+            f"The most negatives from the batch ended {LAW.regret:.2f} and {OUTSIDE.regret:.2f} "
+            "points of Recall@10 farther from their target than the best scheme there."
         )
     if not best.gap.inside:
         lines.append(

@@ -114,7 +114,8 @@ class Advice:
             "not measured", where steps could not be; "too slow", where no scheme keeps to the
             minutes; "nothing fits".
         best: the sampled scheme to use; None where all labels should be, or nothing fits.
-        candidates: all sampled schemes: the whole batch first, then by their expected gap.
+        candidates: all sampled schemes: the most negatives from the batch first, then by their
+            expected gap.
     """
 
     verdict: Verdict
@@ -158,8 +159,8 @@ def numbers(wanted: Iterable[int], labels: int, batch: int) -> list[int]:
 
 
 def choose(plan: Plan, costs: Costs, candidates: Sequence[Candidate]) -> Advice:
-    """All labels if they are affordable; else the first candidate that is: the whole batch, then
-    the one whose gap is expected to be smallest at its upper end.
+    """All labels if they are affordable; else the first candidate that is: the most negatives from
+    the batch, then the one whose gap is expected to be smallest at its upper end.
 
     Of candidates that are expected to be equally good, the cheapest.
     """
@@ -179,5 +180,5 @@ def choose(plan: Plan, costs: Costs, candidates: Sequence[Candidate]) -> Advice:
 
 
 def _order(candidate: Candidate, most: int) -> tuple[bool, float, float]:
-    whole_batch = candidate.sampler == "within-batch" and candidate.m == most
-    return not whole_batch, candidate.gap.largest.high, candidate.cost.seconds or 0.0
+    most_of_batch = candidate.sampler == "within-batch" and candidate.m == most
+    return not most_of_batch, candidate.gap.largest.high, candidate.cost.seconds or 0.0

@@ -13,8 +13,8 @@ class Outside(NamedTuple):
     Attributes:
         sources: number of data sets.
         typical: by which factor the largest gap was missed on average.
-        regret: by how many points the largest gap of the whole batch as negatives exceeded that of
-            the best scheme, on average.
+        regret: by how many points the largest gap of the most negatives from the batch exceeded
+            that of the best scheme, on average.
     """
 
     sources: int
