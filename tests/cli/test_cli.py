@@ -171,7 +171,8 @@ def test_help_names_every_command():
 
 def test_labels_of_data_are_explained_as_training_takes_them(tmp_path, capsys):
     """With smoothing where some label never occurs, and with the batch of the data's kind."""
-    rows = [f"u{i % 40},i{i % 9},{i}" for i in range(400)] + [f"u{i},new,{500 + i}" for i in (0, 1)]
+    # What comes first of all is never predicted: it has no training example.
+    rows = ["u0,first,1", "u1,first,2", *(f"u{i % 40},i{i % 9},{3 + i}" for i in range(400))]
     (tmp_path / "log.csv").write_text("\n".join(["user,item,timestamp", *rows]))
     arguments = ["explain", "within-batch:tail", "--data", str(tmp_path / "log.csv"), "--json"]
     assert main(arguments) == 0
