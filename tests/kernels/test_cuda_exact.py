@@ -1,13 +1,22 @@
-"""The exact softmax by Triton is that of plain PyTorch."""
+"""The exact losses by Triton are those of plain PyTorch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from headtail import Labels, LogitAdjusted
-from headtail.functional import softmax_loss
-from headtail.losses import chunked, cross_entropy, tiles
+from headtail import CustomSeparable, Labels, LogitAdjusted
+from headtail.functional import (
+    contrastive,
+    decoupled_loss,
+    hinge,
+    logistic,
+    softmax_loss,
+    squared_hinge,
+)
+from headtail.losses import chunked, decoupled, tiles
+from headtail.losses.whole_scores import aligned_product
 from tests.kernels.interpreter import DEVICE, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -75,7 +84,7 @@ def test_losses_err_no_more_than_plain_ones(
     monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
     monkeypatch.setattr(chunked, "CHUNK_BYTES", {device: chunk_bytes})
     monkeypatch.setattr(chunked, "FEWEST_IN_CHUNKS", {device: 0})
-    for module in (chunked, cross_entropy, tiles):
+    for module in (chunked, tiles):
         monkeypatch.setattr(module, "exact_kernels", lambda *_: exact)
     for mine, theirs, true in zip(gradients(dtype), plain, right, strict=True):
         digits = torch.finfo(dtype).eps
@@ -89,12 +98,11 @@ def test_a_kept_graph_gives_the_same_gradient_twice(monkeypatch: pytest.MonkeyPa
 
     device = torch.device(DEVICE).type
     monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
-    for module in (chunked, cross_entropy):
-        monkeypatch.setattr(module, "exact_kernels", lambda *_: exact)
+    monkeypatch.setattr(chunked, "exact_kernels", lambda *_: exact)
     hidden = torch.randn(B, D, device=DEVICE, requires_grad=True)
     table = torch.randn(50, D, device=DEVICE)
     loss = softmax_loss(hidden, table, torch.arange(B, device=DEVICE))
-    assert "CrossEntropy" in loss.grad_fn.name()
+    assert "WholeScores" in loss.grad_fn.name()
     loss.backward(retain_graph=True)
     first = hidden.grad.clone()
     hidden.grad = None
@@ -108,8 +116,7 @@ def test_rows_that_do_not_count_may_hold_anything(monkeypatch: pytest.MonkeyPatc
 
     device = torch.device(DEVICE).type
     monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
-    for module in (chunked, cross_entropy):
-        monkeypatch.setattr(module, "exact_kernels", lambda *_: exact)
+    monkeypatch.setattr(chunked, "exact_kernels", lambda *_: exact)
     hidden = torch.randn(3, D, device=DEVICE)
     hidden[1] = torch.inf
     hidden.requires_grad_()
@@ -118,3 +125,82 @@ def test_rows_that_do_not_count_may_hold_anything(monkeypatch: pytest.MonkeyPatc
     loss.backward()
     assert loss.isfinite()
     assert torch.equal(hidden.grad[1], torch.zeros(D, device=DEVICE))
+
+
+@in_triton
+@pytest.mark.parametrize("columns", [60, 64, 130])
+def test_rows_of_scores_begin_at_multiples(columns: int):
+    hidden = torch.randn(B, D, device=DEVICE)
+    table = torch.randn(columns, D, device=DEVICE)
+    scores = aligned_product(hidden, table)
+    assert scores.stride() == (-(-columns // 64) * 64, 1)
+    torch.testing.assert_close(scores, hidden @ table.T)
+
+
+@in_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("piece", [logistic, hinge, squared_hinge, contrastive(0.1)])
+@pytest.mark.parametrize("margin", ["unit", "adjusted", "without positives"])
+def test_decoupled_losses_err_no_more_than_plain_ones(
+    dtype: torch.dtype, piece, margin: str, monkeypatch: pytest.MonkeyPatch
+):
+    from headtail.kernels.triton import exact, exact_decoupled
+
+    size = 5000
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(B, D, generator=generator)
+    table = torch.randn(size, D, generator=generator)
+    bias = torch.randn(size, generator=generator)
+    target = torch.randint(size, (B,), generator=generator).to(DEVICE)
+    target[3] = -100
+    negative = torch.randn(size, generator=generator)
+    negative[target[0]] = -torch.inf
+    margins = {
+        "unit": None,
+        "adjusted": LogitAdjusted(Labels.zipf(size)),
+        "without positives": CustomSeparable(torch.zeros(size), negative),
+    }
+
+    def gradients(kind: torch.dtype) -> list[torch.Tensor]:
+        leaves = [t.clone().to(DEVICE, kind).requires_grad_() for t in (hidden, table, bias)]
+        options = {"score": "cosine"} if piece.cosine else {"temperature": 2.0}
+        loss = decoupled_loss(
+            leaves[0], leaves[1], target, margins[margin], piece, bias=leaves[2], **options
+        )
+        (2 * loss).backward()
+        return [loss.detach().double(), *(leaf.grad.double() for leaf in leaves)]
+
+    device = torch.device(DEVICE).type
+    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 2**62})
+    plain = gradients(dtype)
+    right = gradients(torch.float64)
+    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
+    monkeypatch.setattr(chunked, "exact_kernels", lambda *_: exact)
+    monkeypatch.setattr(decoupled, "exact_decoupled_kernels", lambda *_: exact_decoupled)
+    monkeypatch.setattr(decoupled, "exact_terms", None)  # the kernels did it
+    for mine, theirs, true in zip(gradients(dtype), plain, right, strict=True):
+        digits = torch.finfo(dtype).eps
+        error = (mine - true).norm()
+        assert error <= 2 * (theirs - true).norm() + 2 * digits * true.norm()
+
+
+@in_triton
+def test_a_positive_s_own_weight_may_be_infinite(monkeypatch: pytest.MonkeyPatch):
+    from headtail.kernels.triton.exact_decoupled import decoupled, decoupled_gradient_
+
+    scores = torch.randn(2, 50, device=DEVICE)
+    label = torch.tensor([7, 49], device=DEVICE)
+    b = torch.zeros(50, device=DEVICE)
+    b[7] = 1000.0
+    given = {"a": None, "b": b, "piece": 0, "margin": 0.0}
+    scale = torch.tensor([1.0, 0.0], device=DEVICE)
+    f = scores.double()
+    loss, kept = decoupled(scores, None, label, scale, **given)
+    others = torch.arange(50, device=DEVICE) != 7
+    right = F.softplus(-f[0, 7]) + F.softplus(f[0])[others].sum()
+    torch.testing.assert_close(loss, torch.stack([right, right.new_zeros(())]).float())
+    decoupled_gradient_(scores, None, label, scale, kept, torch.ones((), device=DEVICE), **given)
+    slopes = f[0].sigmoid()
+    slopes[7] -= 1
+    torch.testing.assert_close(scores[0], slopes.float())
+    assert not scores[1].any()

@@ -14,6 +14,7 @@ from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.encoders import Bottleneck
 from headtail.kernels.dispatch import use_kernels
+from headtail.samplers import Queue
 from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
 from headtail.training.engine import Engine
@@ -196,10 +197,29 @@ def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
 
 @on_gpu
 @pytest.mark.parametrize(
-    "name", ["adam with lazy decay", "queue", "part of a queue", "all labels", "whole points"]
+    "name", ["adam with lazy decay", "part of a queue", "all labels", "whole points"]
 )
 def test_steps_that_need_the_host_are_not_captured(name):
     assert not isinstance(Trainer(RUNS[name], DATA, device="cuda").step, CapturedStep)
+
+
+@on_gpu
+@pytest.mark.parametrize("scheme", ["queue(64):tail", "mixture(queue(50),within-batch):importance"])
+def test_replayed_steps_draw_from_a_queue_as_those_of_a_cpu_do(scheme):
+    """All of the queue is taken, so that nothing is random."""
+    run = replace(SMALL, scheme=scheme, dropout=0.0)
+    found = [Trainer(run, DATA, device=device) for device in ("cpu", "cuda")]
+    assert isinstance(found[1].step, CapturedStep)
+    one, other = (trainer.fit() for trainer in found)
+    assert [value for *_, value in one.state.curve] == pytest.approx(
+        [value for *_, value in other.state.curve], rel=1e-3
+    )
+    queues = [
+        next(m for m in trained.model.modules() if isinstance(m, Queue)) for trained in (one, other)
+    ]
+    assert queues[0].settled
+    assert torch.equal(queues[0].past, queues[1].past.cpu())
+    assert torch.equal(queues[0].get_extra_state(), queues[1].get_extra_state())
 
 
 @on_gpu

@@ -41,6 +41,10 @@ def exact_loss_of(loss: Loss, margin: Margin) -> SoftmaxLoss | DecoupledLoss:
     return SoftmaxLoss(margin, **options)
 
 
+SCORES_ON_GPU = 2**26
+"""Scores of all labels that a GPU holds at a time: with fewer points it waits for the host."""
+
+
 class Validation:
     """Measures a model on held-out points.
 
@@ -50,7 +54,8 @@ class Validation:
         metric: "implicit-loss" (what the scheme implicitly optimises, over all labels, mean over
             pairs; lower is better), "recall@10" or "precision@1".
         batch_size: B, which decides what within-batch schemes optimise.
-        at_once: points whose loss is computed at a time.
+        at_once: points whose loss is computed at a time; more where few labels leave room for them
+            on a GPU.
     """
 
     def __init__(
@@ -93,7 +98,10 @@ class Validation:
         head.flush()
         device = head.weight.device
         total = torch.zeros((), dtype=torch.float64, device=device)
-        for ids, features in blocks(self.points, model, self.at_once):
+        at_once = self.at_once
+        if device.type == "cuda":
+            at_once = max(at_once, SCORES_ON_GPU // len(head.weight))
+        for ids, features in blocks(self.points, model, at_once):
             labels = ragged_rows(self.points.labels, ids)
             if len(labels.values):
                 target = Ragged(labels.values.long().to(device), labels.offsets.to(device))

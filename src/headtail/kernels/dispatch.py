@@ -195,9 +195,14 @@ def exact_kernels(device: torch.device, dtype: torch.dtype) -> Any:
     """What the exact softmax does with scores of this type, on a GPU."""
     if _engine(device) != "triton" or dtype == torch.float64:
         return None
-    from headtail.kernels.triton import exact
+    return _kernels("triton", "exact")
 
-    return exact
+
+def exact_decoupled_kernels(device: torch.device, dtype: torch.dtype) -> Any:
+    """What the exact decoupled losses do with scores of this type, on a GPU."""
+    if _engine(device) != "triton" or dtype == torch.float64:
+        return None
+    return _kernels("triton", "exact_decoupled")
 
 
 def bag_kernels(table: Tensor) -> Any:

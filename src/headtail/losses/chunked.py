@@ -20,14 +20,15 @@ from headtail.core.margins import Separable, check_margin
 from headtail.core.score_margins import Scaled
 from headtail.core.targets import Pairs
 from headtail.kernels.dispatch import exact_kernels
-from headtail.losses.cross_entropy import CrossEntropy
 from headtail.losses.fused import handed_out, margin_of_scores, slope_in_margin
-from headtail.losses.inputs import Inputs, directions
+from headtail.losses.inputs import Inputs
 from headtail.losses.options import Settings
+from headtail.losses.terms import exact_factors
 from headtail.losses.tiles import LN_2, Chunk, Filled, Targets, Tiles, add_product
+from headtail.losses.whole_scores import Passes, log_rho_of_negatives, loss_of_passes
 from headtail.rows.rounding import widened
 
-FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**26}
+FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**22}
 """Scores of a batch from which the plain path, which has fewer steps, is not used."""
 FEWEST_IN_CHUNKS = {"cpu": 0, "cuda": 2**28}
 """Scores of a chunk from which chunks are used: they have many small steps."""
@@ -58,25 +59,21 @@ def chunked_softmax(
     if settings.score_margin is not None:
         margin = Scaled(margin, 0.0)  # the positive has another score than its term of the sum
     apart = not margin.neutral
-    plan = _plan(inputs, len(pairs.label) if apart else len(inputs.hidden))
+    plan = plan_of(inputs, len(pairs.label) if apart else len(inputs.hidden))
     if plan is None or (apart and smoothing):
         return None
     check_margin(margin, len(inputs.weight), other="`weight`")
-    hidden = inputs.hidden
-    weight = inputs.weight
-    bias = None if inputs.bias is None else widened(inputs.bias.reshape(-1))
-    if settings.score == "cosine":
-        hidden = directions(hidden)
-        weight = directions(weight)
-    if isinstance(settings.temperature, Tensor) or settings.temperature != 1:
-        hidden = hidden / settings.temperature
-        bias = None if bias is None else bias / settings.temperature
+    hidden, weight, bias = exact_factors(inputs, settings)
+    one_each = pairs.example is None
+    if plan.whole and one_each and not (apart or smoothing or settings.weighs_in_backward):
+        offset = log_rho_of_negatives(margin, weight)
+        if bias is not None:
+            offset = bias if offset is None else bias + offset
+        kernels = exact_kernels(hidden.device, plan.dtype)
+        passes = Passes(kernels.cross_entropy, kernels.cross_entropy_gradient_)
+        return loss_of_passes(hidden, weight, offset, pairs, settings, plan.dtype, passes)
     if apart:  # each pair has its own sum
         hidden = pairs.rows(hidden)
-    weighs = settings.sample_weight is not None and settings.sample_weight.requires_grad
-    by_backward = weighs or settings.reduction == "none"  # which says how much each pair counts
-    if plan.whole and pairs.example is None and not (apart or smoothing or by_backward):
-        return _cross_entropy(hidden, weight, bias, margin, settings, pairs, plan.dtype)
     if plan.rows * plan.width < FEWEST_IN_CHUNKS[hidden.device.type]:
         return None
     by_score = margin_of_scores(hidden, weight, pairs.label, settings)
@@ -85,13 +82,13 @@ def chunked_softmax(
     if not (learns and torch.is_grad_enabled()):
         targets = Targets.of(inputs, margin, settings, smoothing).with_margin(by_score)
         return settings.reduce(_losses(hidden, weight, bias, targets, plan, None), pairs)
-    if by_backward:
+    if settings.weighs_in_backward:
         return None
     targets = Targets.of(inputs, margin, settings, smoothing)
     return _ChunkedSoftmax.apply(hidden, weight, bias, by_score, targets, plan)  # pyright: ignore[reportReturnType]
 
 
-def _plan(inputs: Inputs, num_rows: int) -> Plan | None:
+def plan_of(inputs: Inputs, num_rows: int) -> Plan | None:
     """How to cut a batch; None for one that is small or has another type or device."""
     device = inputs.hidden.device.type
     num_labels = len(inputs.weight)
@@ -109,26 +106,6 @@ def _plan(inputs: Inputs, num_rows: int) -> Plan | None:
     width = max(1, TILE_SCORES[device] // rows)
     width -= width % 64 if width > 64 else 0  # tiles begin where a cache line does
     return Plan(dtype, rows, min(num_labels, width), whole=False)
-
-
-def _cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    margin: Separable,
-    settings: Settings,
-    pairs: Pairs,
-    dtype: torch.dtype,
-) -> Tensor:
-    """With ρ(y, y) = 1, and a label for each example."""
-    offset = bias
-    if not margin.one_for_negatives:
-        log_negative = margin.log_negative(torch.arange(len(weight), device=weight.device)).float()
-        offset = log_negative if bias is None else bias + log_negative
-    scale = settings.scale(pairs)
-    if not isinstance(scale, Tensor):
-        scale = torch.full(pairs.label.shape, scale, device=hidden.device)
-    return CrossEntropy.apply(hidden, weight, offset, pairs.label, scale.float(), dtype)  # pyright: ignore[reportReturnType]
 
 
 class _ChunkedSoftmax(torch.autograd.Function):

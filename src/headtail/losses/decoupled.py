@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Unpack
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.core.draw import Draw
-from headtail.core.margins import Margin, Unit
+from headtail.core.margins import Margin, Separable, Unit, check_margin
 from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Target
 from headtail.core.weightings import Weighting
 from headtail.errors import HeadtailError, check_kind
+from headtail.kernels.dispatch import exact_decoupled_kernels
+from headtail.losses.chunked import plan_of
 from headtail.losses.fused import fused_loss
 from headtail.losses.inputs import Inputs, check_draw
 from headtail.losses.options import Options, Settings
-from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
+from headtail.losses.terms import Terms, exact_factors, exact_terms, given_terms, table_terms
+from headtail.losses.whole_scores import Passes, log_rho_of_negatives, loss_of_passes
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +197,35 @@ def decoupled_loss(
 
 def exact_decoupled(inputs: Inputs, margin: Margin, settings: DecoupledSettings) -> Tensor:
     """The reduced loss over all labels."""
-    return _reduced(exact_terms(inputs, margin, settings), settings)
+    loss = _by_kernels(inputs, margin, settings)
+    if loss is None:
+        loss = _reduced(exact_terms(inputs, margin, settings), settings)
+    return loss
+
+
+def _by_kernels(inputs: Inputs, margin: Margin, settings: DecoupledSettings) -> Tensor | None:
+    """The same on a GPU with two passes over the scores; None where that is not possible."""
+    pairs = inputs.pairs
+    code = settings.piece.code
+    everything_counts = settings.collisions in (None, "target") and settings.known_positives is None
+    if code is None or not (everything_counts and isinstance(margin, Separable)):
+        return None
+    plan = plan_of(inputs, len(pairs.label))
+    one_each = pairs.example is None
+    if plan is None or not (plan.whole and one_each) or settings.weighs_in_backward:
+        return None
+    check_margin(margin, len(inputs.weight), other="`weight`")
+    hidden, weight, bias = exact_factors(inputs, settings)
+    log_rho = {
+        "a": None if margin.one_for_positives else margin.log_positive(pairs.label).float(),
+        "b": log_rho_of_negatives(margin, weight),
+    }
+    kernels = exact_decoupled_kernels(hidden.device, plan.dtype)
+    given = dict(zip(("piece", "margin"), code, strict=True)) | log_rho
+    passes = Passes(
+        partial(kernels.decoupled, **given), partial(kernels.decoupled_gradient_, **given)
+    )
+    return loss_of_passes(hidden, weight, bias, pairs, settings, plan.dtype, passes)
 
 
 def _reduced(terms: Terms, settings: DecoupledSettings) -> Tensor:

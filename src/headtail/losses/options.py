@@ -178,6 +178,12 @@ class Settings:
         """Whether more than the positive itself may collide."""
         return self.known_positives is not None or self.collisions == "known"
 
+    @property
+    def weighs_in_backward(self) -> bool:
+        """Whether only the backward pass knows how much each pair counts."""
+        weighs = self.sample_weight is not None and self.sample_weight.requires_grad
+        return weighs or self.reduction == "none"
+
     def scale(self, pairs: Pairs) -> Float[Tensor, " p"] | float:
         """Each pair's factor in the reduced loss, one number where all have the same; 0 for ignored
         ones.

@@ -135,6 +135,24 @@ def exact_logits(inputs: Inputs, margin: Margin, settings: Settings) -> Float[Te
     return f if is_one else f / settings.temperature
 
 
+def exact_factors(
+    inputs: Inputs, settings: Settings
+) -> tuple[Float[Tensor, "b d"], Float[Tensor, "L d"], Float[Tensor, " L"] | None]:
+    """Hidden states, table and biases (at least in float32) whose products and sums are the logits
+    of all labels divided by the temperature.
+    """
+    hidden = inputs.hidden
+    weight = inputs.weight
+    bias = None if inputs.bias is None else widened(inputs.bias.reshape(-1))
+    if settings.score == "cosine":
+        hidden = directions(hidden)
+        weight = directions(weight)
+    if isinstance(settings.temperature, Tensor) or settings.temperature != 1:
+        hidden = hidden / settings.temperature
+        bias = None if bias is None else bias / settings.temperature
+    return hidden, weight, bias
+
+
 def _terms(
     f_y: Tensor,
     f: Tensor,

@@ -200,6 +200,19 @@ class Sampler(nn.Module, ABC):
             part.remember(step)
 
     @property
+    def settled(self) -> bool:
+        """Whether its next training step is the same work on the device as later ones, so that a
+        CUDA graph of such a step may be replayed.
+        """
+        return True
+
+    def settle(self) -> None:
+        """Behave as in later steps, for steps that will be undone."""
+
+    def count_step(self) -> None:
+        """Count a training step, whether it ran eagerly or was replayed."""
+
+    @property
     def name(self) -> str:
         """The name of its public class."""
         return type(self).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -10,18 +10,22 @@ import torch
 from torch import Tensor
 
 from headtail.device.graphs import capturing, warm_up
+from headtail.samplers import Queue, Sampler
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.resident import Resident, ResidentOrder
 from headtail.training.resident_sequences import ResidentSequences
 from headtail.training.step import Learner, TrainingStep
+
+REPLAYED = (Scheduled, Queue)
+"""Samplers with a memory that a graph can go on with."""
 
 
 @final
 class CapturedStep(TrainingStep):
     """One step on resident data, captured as a CUDA graph and replayed.
 
-    A step in which a sampler looks at the whole table runs eagerly instead. Raises RuntimeError if
-    the step cannot be captured.
+    A step in which a sampler looks at the whole table, or fills its queue, runs eagerly instead.
+    Raises RuntimeError if the step cannot be captured.
     """
 
     def __init__(self, learner: Learner, resident: Resident | ResidentSequences) -> None:
@@ -34,9 +38,11 @@ class CapturedStep(TrainingStep):
         points, target = resident.look_up(first)
         self.points = points.clone()
         self.target = target.clone()
-        samplers = (m for m in learner.model.modules() if isinstance(m, Scheduled))
+        samplers = (m for m in learner.model.modules() if isinstance(m, REPLAYED))
         self.samplers = list(samplers)
         with _undone(learner, self.samplers):
+            for sampler in self.samplers:
+                sampler.settle()
             self._capture()
 
     def _capture(self) -> None:
@@ -61,7 +67,7 @@ class CapturedStep(TrainingStep):
         points, target = batch
         self.points.copy_(points)
         self.target.copy_(target)
-        if any(sampler.refresh_due for sampler in self.samplers):
+        if not all(sampler.settled for sampler in self.samplers):
             loss = self._eager()
             # The graph writes into gradients that it owns.
             self.learner.optimiser.zero_grad(set_to_none=True)
@@ -73,7 +79,7 @@ class CapturedStep(TrainingStep):
 
 
 @contextmanager
-def _undone(learner: Learner, samplers: list[Scheduled]) -> Iterator[None]:
+def _undone(learner: Learner, samplers: Sequence[Sampler]) -> Iterator[None]:
     """Undo the steps of the block: weights, optimiser, samplers and randomness stay as they are."""
     model = learner.model
     notes = (buffer for sampler in samplers for buffer in sampler.buffers())

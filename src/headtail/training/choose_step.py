@@ -11,8 +11,7 @@ from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.graphs import forget_capture
 from headtail.encoders import Bottleneck, SequenceEncoder
 from headtail.rows.row_optimizer import RowOptimizer
-from headtail.samplers.model.schedule import Scheduled
-from headtail.training.captured import CapturedStep
+from headtail.training.captured import REPLAYED, CapturedStep
 from headtail.training.checkpoint import remembering
 from headtail.training.eager import EagerStep
 from headtail.training.engine import Engine
@@ -87,13 +86,13 @@ def _warn_of_copies() -> None:
 
 def _needs_host(learner: Learner) -> bool:
     """Whether a step needs the host: for pending decay, for rows that are summed before clipping,
-    for the fill level of a queue, or for a search for known positives.
+    for a memory of your own, or for a search for known positives.
     """
     model = learner.model
     lazy_decay = learner.run.weight_decay > 0 and isinstance(learner.optimiser, RowOptimizer)
     clips_rows = learner.run.clip > 0 and (model.head.sparse or _encoder_is_sparse(learner))
     memories = [module for _, module in remembering(model)]
-    remembers = any(not isinstance(module, Scheduled) for module in memories)
+    remembers = any(not isinstance(module, REPLAYED) for module in memories)
     return lazy_decay or clips_rows or remembers or model.mask_known
 
 

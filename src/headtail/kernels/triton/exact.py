@@ -30,7 +30,7 @@ def sums(scores: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
     """`[c]` the largest g = score + offset of each row, and Σ 2^(g − largest); one pass.
 
     Args:
-        scores: `[c, w]`, contiguous.
+        scores: `[c, w]`, a row contiguous.
         offset: `[w]` what is added to the scores, or None.
     """
     high, total = _parts(scores, offset, 1.0)
@@ -54,6 +54,7 @@ def _parts(scores: Tensor, offset: Tensor | None, unit: float) -> tuple[Tensor, 
         high,
         total,
         columns,
+        scores.stride(0),
         width,
         unit=unit,
         has_offset=offset is not None,
@@ -70,7 +71,7 @@ def cross_entropy(
     in multiples of log 2.
 
     Args:
-        scores: `[c, w]`, contiguous.
+        scores: `[c, w]`, a row contiguous.
         offset: `[w]` float32, or None.
         label: `[c]` the y of each row; one that does not exist makes the loss NaN.
         scale: `[c]` float32; rows where it is 0 do not count, whatever they hold.
@@ -91,6 +92,7 @@ def cross_entropy(
         log_sum,
         rows,
         columns,
+        scores.stride(0),
         parts,
         unit=LOG2_E,
         has_offset=offset is not None,
@@ -127,6 +129,7 @@ def cross_entropy_gradient_(
         log_sum,
         grad,
         columns,
+        scores.stride(0),
         unit=LOG2_E,
         has_offset=offset is not None,
         block=BLOCK,
@@ -142,6 +145,7 @@ def exponentials_(scores: Tensor, offset: Tensor | None, largest: Tensor) -> Non
         scores if offset is None else offset,
         largest,
         columns,
+        scores.stride(0),
         has_offset=offset is not None,
         block=BLOCK,
         num_warps=8,
@@ -155,6 +159,7 @@ def _sums(
     high,
     total,
     columns,
+    stride,
     width,
     unit: tl.constexpr,
     has_offset: tl.constexpr,
@@ -164,7 +169,7 @@ def _sums(
     part = tl.program_id(1)
     begin = part * width
     end = tl.minimum(begin + width, columns)
-    scores += row.to(tl.int64) * columns
+    scores += row.to(tl.int64) * stride
     # Finite, so that a row without any label has the sum 0: −inf − −inf would be no number.
     lowest = -3.4028234663852886e38
     largest = tl.full([block], lowest, tl.float32)
@@ -186,11 +191,13 @@ def _sums(
 
 
 @triton.jit
-def _exponentials(scores, offset, largest, columns, has_offset: tl.constexpr, block: tl.constexpr):
+def _exponentials(
+    scores, offset, largest, columns, stride, has_offset: tl.constexpr, block: tl.constexpr
+):
     row = tl.program_id(0)
     column = tl.program_id(1) * block + tl.arange(0, block)
     there = column < columns
-    scores += row.to(tl.int64) * columns
+    scores += row.to(tl.int64) * stride
     g = tl.load(scores + column, mask=there, other=0.0).to(tl.float32)
     if has_offset:
         g += tl.load(offset + column, mask=there, other=0.0)
@@ -210,6 +217,7 @@ def _cross_entropy(
     log_sum,
     rows,
     columns,
+    stride,
     parts,
     unit: tl.constexpr,
     has_offset: tl.constexpr,
@@ -227,7 +235,7 @@ def _cross_entropy(
     sums = tl.sum(totals * tl.exp2(highs - largest[:, None]), 1)
     y = tl.load(label + row, mask=there, other=0)
     exists = in_table(y, columns)
-    place_y = row.to(tl.int64) * columns + y
+    place_y = row.to(tl.int64) * stride + y
     g = tl.load(scores + place_y, mask=there & exists, other=0.0).to(tl.float32)
     if has_offset:
         g += tl.load(offset + y, mask=there & exists, other=0.0)
@@ -249,6 +257,7 @@ def _gradient(
     log_sum,
     grad,
     columns,
+    stride,
     unit: tl.constexpr,
     has_offset: tl.constexpr,
     block: tl.constexpr,
@@ -256,7 +265,7 @@ def _gradient(
     row = tl.program_id(0)
     column = tl.program_id(1) * block + tl.arange(0, block)
     there = column < columns
-    scores += row.to(tl.int64) * columns
+    scores += row.to(tl.int64) * stride
     g = tl.load(scores + column, mask=there, other=0.0).to(tl.float32)
     if has_offset:
         g += tl.load(offset + column, mask=there, other=0.0)

@@ -121,12 +121,12 @@ def _decoupled(
             scalar_b, splits, shared, shared_b,
         )  # fmt: skip
         w = exp(a_i + b_j)
-        value, slope = _binary_loss(f, piece, margin)
+        value, slope = binary_losses(f, piece, margin)
         # A masked weight may be infinite, and 0 · inf is NaN: the mask selects, never multiplies.
         total += tl.sum(tl.where(counts, w * value, 0.0))
         coef = tl.where(counts, tl.where(s == 0, 0.0, s * w * slope), 0.0)
         tl.store(coefs + i * m + j, coef, mask=j < m)
-    value_y, slope_y = _binary_loss(-f_y, piece, margin)
+    value_y, slope_y = binary_losses(-f_y, piece, margin)
     if piece == 3:
         value_y = 0.5 * (1 - f_y) * (1 - f_y)
         slope_y = 1 - f_y
@@ -158,7 +158,7 @@ def draws(
 
 
 @triton.jit
-def _binary_loss(f, piece: tl.constexpr, margin):
+def binary_losses(f, piece: tl.constexpr, margin):
     """ϕ(−f) and its derivative by f; with f = −f_y, φ(f_y)."""
     if piece == 0:
         value = tl.maximum(f, 0.0) + log1p(tl.exp(-tl.abs(f)))

@@ -58,7 +58,9 @@ class Queue(FixedSampler):
                 ".",
             )
         self.register_buffer("past", torch.zeros(capacity, dtype=torch.int64))
-        self._filled = self._next = 0
+        self._filled = 0
+        # On the device, so that a CUDA graph sees it move.
+        self._next = torch.zeros((), dtype=torch.int64)
 
     def pick(self, step: Step) -> Draw:
         """Take from the past."""
@@ -67,14 +69,23 @@ class Queue(FixedSampler):
         slots = torch.arange(taken, device=device)
         if taken < self._filled:
             slots = torch.randperm(self._filled, device=device, generator=step.generator)[:taken]
-        if self.past.device != device:
-            self.past = self.past.to(device)
+        self._move(device)
         return self.describe(self.past[slots], step.pairs.label, float(taken))
 
     def remember(self, step: Step) -> None:
         """Put this batch into the queue; in evaluation nothing is put there."""
         if self.training:
-            self._append(step.pairs.label[~step.pairs.ignored])
+            pairs = step.pairs
+            self._append(pairs.label if pairs.all_count else pairs.label[~pairs.ignored])
+
+    @property
+    def settled(self) -> bool:
+        """Once the queue is full: as many labels are then taken in every step."""
+        return self._filled == self.capacity
+
+    def settle(self) -> None:
+        """Take what the memory holds for a full queue."""
+        self._filled = self.capacity
 
     def m_given(self, step: Step) -> float:
         """The number taken from what is in the queue now."""
@@ -115,12 +126,13 @@ class Queue(FixedSampler):
 
     def refresh(self, target: Int[Tensor, " n"]) -> None:
         """Replace the whole content by these labels."""
-        self._filled = self._next = 0
+        self._filled = 0
+        self._next.zero_()
         self._append(target)
 
     def get_extra_state(self) -> Tensor:
         """Fill level and write position."""
-        return torch.tensor([self._filled, self._next])
+        return torch.tensor([self._filled, int(self._next)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore fill level and write position."""
@@ -130,16 +142,22 @@ class Queue(FixedSampler):
                 f"This is not the state of a queue of {self.capacity:,} labels. Load that of an "
                 "equal queue."
             )
-        self._filled, self._next = filled, place
+        self._filled = filled
+        self._next.fill_(place)
 
     def _taken(self) -> int:
         return self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
 
+    def _move(self, device: torch.device) -> None:
+        self.past = self.past.to(device)
+        self._next = self._next.to(device)
+
     def _append(self, batch: Tensor) -> None:
         require_seen(batch, self.log_q(batch), "Queue")
         batch = batch[-self.capacity :].to(self.past.device)
+        self._move(batch.device)
         slots = (torch.arange(len(batch), device=batch.device) + self._next) % self.capacity
         # In place: memory that is freed may be overwritten while another stream still reads it.
         self.past.index_copy_(0, slots, batch)
-        self._next = (self._next + len(batch)) % self.capacity
+        self._next.add_(len(batch)).remainder_(self.capacity)
         self._filled = min(self._filled + len(batch), self.capacity)

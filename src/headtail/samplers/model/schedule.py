@@ -85,6 +85,11 @@ class Scheduled(ModelSampler):
         """Whether the next draw begins with a refresh: the first, and in training on schedule."""
         return not self.has_summary or (self.training and self._steps_done >= self._next_refresh)
 
+    @property
+    def settled(self) -> bool:
+        """Unless a refresh is due."""
+        return not self.refresh_due
+
     def count_step(self) -> None:
         """Count a training step, whether it ran eagerly or was replayed."""
         self._steps_done += self.training
