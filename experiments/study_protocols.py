@@ -238,6 +238,22 @@ def contrastive_schemes(protocol: Protocol) -> list[str]:
     return ["contrastive", *(f"contrastive/{name}" for name in (*PAPER[4:], *PAPER[:4]))]
 
 
+def every_scheme(protocol: Protocol) -> list[str]:
+    """All schemes of the trade-off and of the retrieval study, slow ones first: side by side, the
+    others fill the gaps.
+
+    >>> every_scheme(BAGS[0])[:2]
+    ['softmax', 'logit-adjusted(0.25)']
+    >>> every_scheme(BAGS[0])[-1]
+    'contrastive/uniform:tail'
+    """
+    curves = [name for curve in tau_schemes(protocol).values() for name in curve]
+    others = [*retrieval_schemes(protocol), *contrastive_schemes(protocol)]
+    slow = [*curves[: len(TAUS) + 1], "contrastive", "logistic"]
+    slow += [name for name in others if name.startswith(("queue", "block"))]
+    return list(dict.fromkeys([*slow, *curves, *others]))
+
+
 def negatives_schemes(protocol: Protocol) -> list[str]:
     """Uniform negatives with tail weights, from few to as many as Diginetica has labels.
 
