@@ -163,6 +163,19 @@ def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, name
     )
 
 
+def test_sending_points_to_another_process_leaves_their_users_where_they_are(tmp_path):
+    users = [f"user {i}" for i in range(50)]
+    items = [[i % 7, i % 5, i % 3, i % 2] for i in range(50)]
+    data = load(write(tmp_path / "lists.parquet", user=users, items=items))
+    rows = data.test.rows
+    before = rows.data_ptr()
+    codes = data.test.users.indices.buffers()[1]
+    rows.share_memory_()  # as torch does when a process is started with a tensor
+    assert rows.data_ptr() != before
+    assert not before <= codes.address < before + rows.nbytes
+    assert data.test.users.to_pylist() == users
+
+
 def test_rows_without_any_target_are_asked(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2, 3]])
     data = read_sequences(

@@ -114,6 +114,7 @@ def test_a_head_trains_grows_and_answers_on_a_gpu(make):
     head = LabelHead(
         LABELS, 8, SampledSoftmaxLoss(sampler, Tail(LABELS)), bias=True, sparse=True
     ).cuda()
+    head.capture(False)  # a queue remembers batches
     optimiser = make(head.parameters())
     first = last = 0.0
     hidden = torch.randn(64, 8, device="cuda")

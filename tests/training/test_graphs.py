@@ -204,7 +204,9 @@ def test_steps_that_need_the_host_are_not_captured(name):
 
 
 @on_gpu
-@pytest.mark.parametrize("scheme", ["queue(64):tail", "mixture(queue(50),within-batch):importance"])
+@pytest.mark.parametrize(
+    "scheme", ["queue(64):tail@64", "mixture(queue(16),within-batch):importance@32"]
+)
 def test_replayed_steps_draw_from_a_queue_as_those_of_a_cpu_do(scheme):
     """All of the queue is taken, so that nothing is random."""
     run = replace(SMALL, scheme=scheme, dropout=0.0)

@@ -129,11 +129,14 @@ def points_of(
     sequences = entry.arrays[f"{source}_items"], entry.arrays[f"{source}_offsets"]
     num_labels = entry.facts["num_labels"]
     one_each = torch.arange(len(rows) + 1).clamp(max=len(labels))
+    if users is not None:
+        # Names stay where they are: a user may have many points. Row numbers are copied, because
+        # torch moves a tensor to other memory when a process sends it, and Arrow would not know.
+        users = pa.DictionaryArray.from_arrays(rows.numpy().copy(), users)
     return Points(
         Histories(*sequences, rows, ends, last, num_labels),
         Ragged(labels, one_each),
         num_labels,
         rows=rows,
-        # Names stay where they are: a user may have many points.
-        users=None if users is None else pa.DictionaryArray.from_arrays(rows.numpy(), users),
+        users=users,
     )
