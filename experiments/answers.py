@@ -206,7 +206,7 @@ _BETTER = {
 
 def _adjusting(rows: Rows) -> str:
     """Training for the tail, or adjusting the softmax's answers: at equal head recall."""
-    lines = [line for line in rows.get(EQUAL_HEAD, ()) if line["better"] != "not reached"]
+    lines = [line for line in rows.get(EQUAL_HEAD, ()) if line["better"] in _BETTER]
     if not lines:
         return NOT_YET
     parts = []

@@ -33,6 +33,7 @@ TRAINED = {"full": "over all labels", "within-batch": "in-batch negatives"}
 RESAMPLES = 10_000
 ADJUSTED = "post-hoc"
 ANSWERS = {"first": "training", "second": "adjusting"}
+ONE_SEED = "one seed only"
 MEASURED = ("difference", "low", "high", "p", "margin", "p of equality")
 
 
@@ -91,8 +92,12 @@ def compared(evidence: Evidence, protocol: Protocol) -> Iterator[dict[str, str]]
 
 
 def decided(lines: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Which is better at equal head recall, for all data sets: one table, corrected together."""
-    reached = [line for line in lines if line["difference"]]
+    """Which is better at equal head recall, for all data sets: one table, corrected together.
+
+    With one seed no verdict is given: what other seeds would change is unknown.
+    """
+    repeated = [line for line in lines if int(line["seeds"]) > 1]
+    reached = [line for line in repeated if line["difference"]]
     columns = ("difference", "margin", "p", "p of equality")
     found = preferred([Compared(*(float(line[c]) for c in columns)) for line in reached])
     answers = {}
@@ -102,8 +107,12 @@ def decided(lines: Sequence[dict[str, str]]) -> list[dict[str, str]]:
         corrected = {"p corrected": f"{one.p_different:.3g}"}
         corrected |= {"p of equality corrected": f"{one.p_equal:.3g}", "better": answer}
         answers[id(line)] = corrected
-    nowhere = {"p corrected": "", "p of equality corrected": "", "better": "not reached"}
-    return [line | answers.get(id(line), nowhere) for line in lines]
+    nothing = {"p corrected": "", "p of equality corrected": ""}
+    for line in lines:
+        if id(line) not in answers:
+            better = ONE_SEED if line["difference"] else "not reached"
+            answers[id(line)] = nothing | {"better": better}
+    return [line | answers[id(line)] for line in lines]
 
 
 def table(lines: Sequence[dict[str, str]], columns: Sequence[str], percent: set[str]) -> str:
@@ -129,7 +138,8 @@ def equal_head_table(lines: Sequence[dict[str, str]]) -> str:
         kept = f"{100 * float(line['head kept']):.0f}%"
         tail = points(line["adjusted tail"], sign=False)
         cells = [TITLES[line["dataset"]], TRAINED[line["training"]], kept, tail, shown]
-        rows.append("| " + " | ".join([*cells, line["better"]]) + " |")
+        better = f"*{ONE_SEED}*" if line["better"] == ONE_SEED else line["better"]
+        rows.append("| " + " | ".join([*cells, better]) + " |")
     return "\n".join(rows)
 
 

@@ -38,6 +38,9 @@ TITLES = {
     "tiny-exp": "Tiny-ImageNet-LT, 200 classes",
 }
 
+NEAR = 0.12
+"""Points of curves closer than this, as a share of the panel, get one label."""
+
 Point = tuple[float, float, float, float]
 
 
@@ -53,9 +56,16 @@ def read(path: Path) -> dict[str, dict[str, dict[float, dict[str, Point]]]]:
     return found
 
 
+def with_one_seed(path: Path) -> set[str]:
+    """Data sets whose intervals do not show what other seeds would change."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {line["dataset"] for line in csv.DictReader(file) if line["seeds"] == "1"}
+
+
 def draw(path: Path, to: Path) -> None:
     """Read rows and draw a panel per data set."""
     data = read(path)
+    once = with_one_seed(path)
     names = [name for name in TITLES if name in data] + [
         name for name in data if name not in TITLES
     ]
@@ -67,7 +77,8 @@ def draw(path: Path, to: Path) -> None:
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for axis, name in zip(axes.flat, names, strict=False):
         panel(axis, data[name])
-        axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
+        title = TITLES.get(name, name) + (", one seed" if name in once else "")
+        axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
     shown = {}
@@ -96,7 +107,7 @@ def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
     axis.axhline(0, color="#bbbbbb", lw=0.8)
     axis.axvline(0, color="#bbbbbb", lw=0.8)
     named: list[tuple[float, float]] = []
-    near = max(1.0, 0.04 * max(_widths(curves, rare)))
+    widths = _widths(curves, rare)
     for curve, (colour, marker, line, label) in STYLES.items():
         taus = sorted(curves.get(curve, ()))
         heads = [curves[curve][tau]["head"] for tau in taus]
@@ -119,8 +130,9 @@ def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
         )
         for tau, head, tail in zip(taus, heads, tails, strict=True):
             place = head[0], tail[0]
-            if tau in (0.5, 1.0) and all(math.dist(place, other) > near for other in named):
-                named.append(place)
+            seen = head[0] / widths[0], tail[0] / widths[1]
+            if tau in (0.5, 1.0) and all(math.dist(seen, other) > NEAR for other in named):
+                named.append(seen)
                 axis.annotate(
                     f"τ = {tau:g}",
                     place,

@@ -15,7 +15,7 @@ from study_protocols import BAGS, TAUS, tau_schemes
 from study_store import Done, Store, adjusted_name, adjusted_scheme
 from study_tables import read_table
 from tradeoff import PROTOCOLS, schemes
-from tradeoff_tables import curves_of, write_tables
+from tradeoff_tables import curves_of, decided, write_tables
 
 FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "tradeoff_curves.py"
 N = 1500
@@ -106,6 +106,18 @@ def test_a_head_recall_that_a_curve_does_not_reach_is_not_compared(folder, tmp_p
             run(store, adjusted_scheme("softmax", tau), seed, kept(0.2 * tau), 0.11, name)
     lines = write_tables(folder, tmp_path / "rows", 50, PROTOCOLS)["tradeoff-equal-head"]
     assert {line["better"] for line in lines if line["head kept"] == "0.5"} == {"not reached"}
+
+
+def test_with_one_seed_no_verdict_is_given(folder, tmp_path):
+    several = write_tables(folder, tmp_path / "several", 50, PROTOCOLS)["tradeoff-equal-head"]
+    store = Store(folder / "delicious")
+    for about in store.searches():
+        search(store, about["scheme"], about["runs"][:1])
+    lines = write_tables(folder, tmp_path / "rows", 50, PROTOCOLS)["tradeoff-equal-head"]
+    assert {line["better"] for line in lines} == {"one seed only"}
+    assert not any(line["p corrected"] for line in lines)
+    among = decided([*several, *lines])
+    assert among[: len(several)] == several, "the correction does not count them"
 
 
 def test_every_point_has_a_row_with_its_difference_to_the_softmax(folder, tmp_path):
