@@ -18,7 +18,6 @@ from torch.autograd.function import once_differentiable
 
 from headtail.core.margins import Separable, check_margin
 from headtail.core.score_margins import Scaled
-from headtail.core.targets import Pairs
 from headtail.kernels.dispatch import exact_kernels
 from headtail.losses.fused import handed_out, margin_of_scores, slope_in_margin
 from headtail.losses.inputs import Inputs

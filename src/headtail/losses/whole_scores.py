@@ -1,4 +1,4 @@
-"""Losses over all labels whose scores are held whole, on a GPU: scores become their own gradient."""
+"""Losses over all labels with their scores held whole, on a GPU: scores become their own gradient."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headtail.losses.fused import graph_is_kept
 from headtail.losses.options import Settings
 
 ALIGNED = 64
-"""Rows of scores begin at multiples of this many numbers, and so do the last labels of a number that
-is no multiple: a GPU multiplies matrices of other sizes in two to three times the time.
+"""Rows of scores begin at multiples of this many numbers, and labels beyond the last multiple are
+multiplied apart: products of matrices of other sizes take a GPU two to three times as long.
 """
 
 
