@@ -1,4 +1,4 @@
-"""Losses over all labels with their scores held whole, on a GPU: scores become their own gradient."""
+"""Losses over all labels from scores held whole, on a GPU: scores become their own gradient."""
 
 from __future__ import annotations
 
