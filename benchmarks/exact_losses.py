@@ -1,9 +1,10 @@
-"""Time and memory of the exact softmax over all labels, by headtail and by plain PyTorch.
+"""Time and memory of exact losses over all labels, by headtail and by plain PyTorch.
 
 A step takes hidden states `[b, d]`, a label table `[L, d]` and targets `[b]`, and ends with the
-loss and the gradients of hidden states and table; nothing is updated. Peers: `F.cross_entropy` of a
-product, eager and compiled (`torch.compile`, static shapes), and `F.linear_cross_entropy`, whole
-and in chunks. With `--margin logit-adjusted` log π is added to the scores; as a bias to those of
+loss and the gradients of hidden states and table; nothing is updated. Peers of the softmax:
+`F.cross_entropy` of a product, eager and compiled (`torch.compile`, static shapes), and
+`F.linear_cross_entropy`, whole and in chunks; of `--loss logistic`, one logistic loss per label, the
+sum of `F.softplus` over a product, eager and compiled. With `--margin logit-adjusted` log π is added to the scores; as a bias to those of
 `F.linear_cross_entropy`.
 
 All peers of a setting are timed in turns, one step each, for some rounds: `ms` is the median,
@@ -13,7 +14,7 @@ gradient from plain PyTorch's, relative to its length. On a CPU, `others` is the
 that other processes used meanwhile.
 
 Run: .venv/bin/python benchmarks/exact_losses.py --device cpu [--labels 10000 100000 1000000]
-     [--dtype float32 bfloat16 tf32] [--margin unit logit-adjusted]
+     [--dtype float32 bfloat16 tf32] [--margin unit logit-adjusted] [--loss softmax logistic]
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from peers.cells import MIB, Watch, bound_memory, memory_mib, reset_peak
 from torch import Tensor
 
 import headtail as ht
-from headtail.functional import softmax_loss
+from headtail.functional import decoupled_loss, softmax_loss
 from headtail.losses import chunked
 from machine import append, facts
 
@@ -48,6 +49,7 @@ class Setting(NamedTuple):
 
     device: str
     dtype: str
+    loss: str
     margin: str
     labels: int
     batch: int
@@ -68,9 +70,21 @@ Loss = Callable[[Batch], Tensor]
 
 
 def plain(hidden: Tensor, weight: Tensor, target: Tensor, shift: Tensor | None) -> Tensor:
-    """All scores at once."""
+    """The softmax from all scores at once."""
     scores = hidden @ weight.T
     return F.cross_entropy(scores if shift is None else scores + shift, target)
+
+
+def plain_logistic(hidden: Tensor, weight: Tensor, target: Tensor, shift: Tensor | None) -> Tensor:
+    """log(1 + e^−f_y) + Σ ρ log(1 + e^f_y'), a mean over examples, from all scores at once."""
+    scores = hidden @ weight.T
+    positive = scores.gather(1, target[:, None]).squeeze(1)
+    terms = F.softplus(scores)
+    of_positive = F.softplus(positive)
+    if shift is not None:  # log π; ρ = π_y'/π_y
+        rho = (shift - shift[target][:, None]).exp()
+        return ((terms * rho).sum(1) - positive).mean()
+    return (terms.sum(1) - of_positive + F.softplus(-positive)).mean()
 
 
 def fused(batch: Batch, chunks: bool) -> Tensor:
@@ -81,9 +95,16 @@ def fused(batch: Batch, chunks: bool) -> Tensor:
     )
 
 
-def peers(given: argparse.Namespace) -> dict[str, Loss]:
+def peers(given: argparse.Namespace, loss: str) -> dict[str, Loss]:
     """What is compared; headtail first, with its own limits and perhaps with others."""
     torch._dynamo.reset()
+    if loss == "logistic":
+        compiled_logistic = torch.compile(plain_logistic, dynamic=False)
+        return {
+            "headtail": lambda batch: decoupled_loss(*batch[:3], batch.margin),
+            "PyTorch": lambda batch: plain_logistic(*batch[:4]),
+            "PyTorch, compiled": lambda batch: compiled_logistic(*batch[:4]),
+        }
     compiled = torch.compile(plain, dynamic=False)
     ours: dict[str, Loss] = {"headtail": lambda batch: softmax_loss(*batch[:3], batch.margin)}
     for mib, tile in itertools.product(given.chunk_mib, given.tile_scores):
@@ -155,11 +176,11 @@ def measure(setting: Setting, given: argparse.Namespace) -> list[dict[str, objec
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if setting.dtype == "tf32" else "highest")
     batch = batch_of(setting)
-    losses = peers(given)
+    losses = peers(given, setting.loss)
+    step(losses["PyTorch"], batch)
+    right = batch.weight.grad.float()  # pyright: ignore[reportOptionalMemberAccess]
     losses = {name: loss for name, loss in losses.items() if name not in given.without}
     found: dict[str, dict[str, object]] = {name: dict.fromkeys(NUMBERS, "") for name in losses}
-    step(lambda batch: plain(*batch[:4]), batch)
-    right = batch.weight.grad.float()  # pyright: ignore[reportOptionalMemberAccess]
     for name, loss in list(losses.items()):
         try:
             step(loss, batch)  # loads and compiles
@@ -206,6 +227,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="1,024 on a GPU, 256 on a CPU")
     parser.add_argument("--dim", type=int, help="512 on a GPU, 64 on a CPU")
     parser.add_argument("--dtype", nargs="+", default=["float32"])
+    parser.add_argument("--loss", nargs="+", default=["softmax"], choices=("softmax", "logistic"))
     parser.add_argument("--margin", nargs="+", default=["unit"])
     parser.add_argument("--rounds", type=int, default=15, help="the most rounds per setting")
     parser.add_argument("--seconds", type=float, default=20, help="seconds of rounds per setting")
@@ -229,8 +251,9 @@ def main() -> None:
     if given.tiny:
         given.labels, given.rounds = [5000], 2
     writer = None
-    for dtype, margin, labels in itertools.product(given.dtype, given.margin, given.labels):
-        rows = measure(Setting(given.device, dtype, margin, labels, batch, dim), given)
+    each = itertools.product(given.dtype, given.loss, given.margin, given.labels)
+    for dtype, loss, margin, labels in each:
+        rows = measure(Setting(given.device, dtype, loss, margin, labels, batch, dim), given)
         if not given.tiny:
             append("exact_losses", rows)
         if writer is None:
