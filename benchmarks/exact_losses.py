@@ -3,9 +3,9 @@
 A step takes hidden states `[b, d]`, a label table `[L, d]` and targets `[b]`, and ends with the
 loss and the gradients of hidden states and table; nothing is updated. Peers of the softmax:
 `F.cross_entropy` of a product, eager and compiled (`torch.compile`, static shapes), and
-`F.linear_cross_entropy`, whole and in chunks; of `--loss logistic`, one logistic loss per label, the
-sum of `F.softplus` over a product, eager and compiled. With `--margin logit-adjusted` log π is added to the scores; as a bias to those of
-`F.linear_cross_entropy`.
+`F.linear_cross_entropy`, whole and in chunks; of `--loss logistic`, one logistic loss per label,
+sums of `F.softplus` over a product, eager and compiled. With `--margin logit-adjusted` log π is
+added to the scores; as a bias to those of `F.linear_cross_entropy`.
 
 All peers of a setting are timed in turns, one step each, for some rounds: `ms` is the median,
 `times_headtail` the median over rounds of a peer's time over headtail's in the same round.

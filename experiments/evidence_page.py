@@ -88,7 +88,7 @@ def edges(lines: Sequence[Line]) -> str:
 
 def main_table(lines: Sequence[Line]) -> str:
     """Schemes by slice: the metric that a data set is judged by, those best on the tail first, with
-    the difference to the softmax and its interval.
+    the difference from the softmax and its interval.
     """
     metric = _metric(lines)
     cells = _cells(lines)

@@ -48,7 +48,7 @@ METRICS = (
 
 
 def measured(evidence: Evidence) -> list[Line]:
-    """Every scheme, metric and slice of one data set, with its difference to the softmax."""
+    """Every scheme, metric and slice of one data set, with its difference from the softmax."""
     lines = []
     for scheme, about in evidence.chosen.items():
         for metric, slice_ in METRICS:

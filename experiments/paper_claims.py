@@ -70,9 +70,10 @@ DECIDED = {
     (False, True): "**Does not hold** on any data set where the runs decide it (in brackets, how "
     "many of its parts do):",
     (True, True): "**Holds on some data sets, and not on others:**",
-    (False, False): "**Undecided** everywhere:",
+    (False, False): "**Undecided** in all of these studies:",
 }
 """Whether a claim holds somewhere and fails somewhere, after correction."""
+UNTESTED = "**One seed only**, so that no verdict is given:"
 Studies = Mapping[str, Sequence[Line]]
 """Title of a column: verdicts on the parts of claims."""
 
@@ -93,7 +94,7 @@ def summary(studies: Studies) -> str:
     """Claims by what the runs decide about them, all studies taken together; of a data set that is
     in both editions, the second counts.
     """
-    groups: dict[tuple[bool, bool], list[str]] = {key: [] for key in DECIDED}
+    groups: dict[str, list[str]] = {title: [] for title in (*DECIDED.values(), UNTESTED)}
     for claim in CLAIMED:
         found: dict[str, Sequence[Line]] = {}
         for lines in studies.values():
@@ -107,8 +108,10 @@ def summary(studies: Studies) -> str:
         if fails:
             but = ", ".join(f"{name}{_of_parts(found[name])}" for name in fails)
             where = f"{where}, but not on {but}" if holds else f" ({but})"
-        groups[bool(holds), bool(fails)].append(f"  - {TEXTS[claim]}{where}")
-    parts = ["\n".join([f"- {DECIDED[key]}", *own]) for key, own in groups.items() if own]
+        repeated = any(int(line["seeds"]) > 1 for own in found.values() for line in own)
+        title = DECIDED[bool(holds), bool(fails)] if repeated else UNTESTED
+        groups[title].append(f"  - {TEXTS[claim]}{where}")
+    parts = ["\n".join([f"- {title}", *own]) for title, own in groups.items() if own]
     return "\n".join(parts)
 
 

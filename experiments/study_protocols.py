@@ -1,4 +1,6 @@
-"""The data sets of the studies, how each is trained, and the schemes: stated before any run."""
+"""The data sets of the studies, how each is trained, and the schemes: stated before any run, but
+for what is said otherwise.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,10 @@ BAGS = (
     Protocol("gowalla", replace(_LARGE, batching=_PAIRS), Plan(RATES, 12, 48), seconds=0.5),
 )
 """Lengths are doubled as long as that lowers the held-out loss, or halved as long as that does not
-raise it. Few schemes reach an end, except where the longest is 48: there it was 96 until the search
-on Diginetica had reached 48 for most losses, each with a held-out loss about 2% lower than with 24.
-Twice as long for all would have cost hours. No test result had been looked at.
+raise it. Few schemes reach an end where the longest is 96. It was so everywhere until the search
+on Diginetica had reached 48 for most losses of the trade-off, each with a held-out loss 1 to 2%
+lower than with 24. Twice as long for all would have cost hours of a GPU. No test result of that
+search had been looked at.
 """
 SEQUENCES = (
     Protocol(

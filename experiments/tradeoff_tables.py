@@ -2,7 +2,7 @@
 
     .venv/bin/python experiments/tradeoff_tables.py run/evidence
 
-writes `tradeoff.csv` (every point of every curve, with its difference to the softmax),
+writes `tradeoff.csv` (every point of every curve, with its difference from the softmax),
 `tradeoff-equal-head.csv` (which curve is better at equal head recall) and `tradeoff-tries.csv`
 (every rate that was tried) into experiments/results, and prints the tables in Markdown.
 `docs/figures/tradeoff_curves.py` draws the figure from these rows. Intervals are 95% and include
@@ -44,7 +44,7 @@ def curves_of(protocol: Protocol) -> dict[str, list[str]]:
 
 
 def curve_points(evidence: Evidence, protocol: Protocol) -> list[dict[str, str]]:
-    """Every point of every curve that has runs, with differences to the softmax."""
+    """Every point of every curve that has runs, with differences from the softmax."""
     lines = []
     metrics = [(protocol.metric, s) for s in ("head", "torso", "tail", "full")]
     metrics += [("psp@1", "full"), ("psp@5", "full")]

@@ -58,7 +58,7 @@ Point = tuple[float, float, float]
 
 
 def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
-    """Data set, scheme and slice: difference to the softmax and its interval, in points."""
+    """Data set, scheme and slice: difference from the softmax and its interval, in points."""
     found: dict = defaultdict(lambda: defaultdict(dict))
     with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):

@@ -27,7 +27,7 @@ LEFT_OUT = ("contrastive", "uniform(excluded)", "most-popular")
 
 
 def read(path: Path) -> dict[str, dict[str, dict[str, tuple[float, float, float]]]]:
-    """Data set, scheme and slice: mean, lowest and highest difference to the softmax over seeds, in
+    """Data set, scheme, slice: mean, lowest and highest difference from the softmax over seeds, in
     points.
     """
     values: dict = defaultdict(dict)
@@ -55,7 +55,7 @@ def draw(path: Path, to: Path) -> None:
     for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
         panel(axis, data[name], order)
         axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
-        axis.set_xlabel("Recall@10, difference to the softmax in points", fontsize=9)
+        axis.set_xlabel("Recall@10, difference from the softmax in points", fontsize=9)
     handles, _ = axes[0].get_legend_handles_labels()
     labels = ["head labels, range of three seeds", "tail labels, range of three seeds"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

@@ -45,7 +45,7 @@ Point = tuple[float, float, float, float]
 
 
 def read(path: Path) -> dict[str, dict[str, dict[float, dict[str, Point]]]]:
-    """Data set, curve, τ and slice: difference to the softmax, its interval, all in points."""
+    """Data set, curve, τ and slice: difference from the softmax, its interval, all in points."""
     found: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
@@ -143,7 +143,7 @@ def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
                     path_effects=[withStroke(linewidth=3, foreground="white")],
                     zorder=5,
                 )
-    axis.set(xlabel="head, difference to the softmax in points", ylabel=f"{rare}, difference")
+    axis.set(xlabel="head, difference from the softmax in points", ylabel=f"{rare}, difference")
     axis.margins(x=0.08, y=0.08)
 
 
