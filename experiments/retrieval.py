@@ -11,7 +11,7 @@ schemes      within-batch and uniform × constant, importance, relative, tail; t
              adjustment and one-vs-all logistic; on Delicious with positives excluded too
 contrastive  the contrastive loss over all labels and with the paper's eight schemes
 negatives    uniform negatives with tail weights on Diginetica, m = 64 to 43,097, and on its part
-whole        schemes, contrastive, and those of tradeoff.py, which fill each other's gaps
+whole        those of tradeoff.py, schemes and contrastive, in this order
 
 Each scheme has its own search of rate and epochs (`search.py`): five rates or more, each decaying
 to zero, and lengths until the held-out loss turns; whole sessions are held out. Slices are measured
