@@ -41,7 +41,7 @@ def exact_loss_of(loss: Loss, margin: Margin) -> SoftmaxLoss | DecoupledLoss:
     return SoftmaxLoss(margin, **options)
 
 
-SCORES_ON_GPU = 2**26
+SCORES_ON_GPU = 2**25
 """Scores of all labels that a GPU holds at a time: with fewer points it waits for the host."""
 
 
