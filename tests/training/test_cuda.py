@@ -133,6 +133,15 @@ def test_a_head_trains_grows_and_answers_on_a_gpu(make):
     assert head.topk(hidden, 5, post_hoc=1.0, correct_twice=True).indices.shape == (64, 5)
 
 
+def test_a_queue_that_is_first_used_in_inference_mode_can_be_trained():
+    queue = Queue(LABELS, 8).cuda()
+    target = torch.arange(4, device="cuda")
+    with torch.inference_mode():
+        queue.eval().draw(target)
+    queue.train().draw(target)
+    assert queue.draw(target).ids.tolist() == [0, 1, 2, 3]
+
+
 def test_losses_compile_whole_on_a_gpu():
     target = torch.randint(40, (16,), device="cuda")
     draw = Uniform(LABELS, 8).draw(target)

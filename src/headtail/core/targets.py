@@ -88,7 +88,8 @@ class Pairs:
             return target._checked_for(num_labels, name)
         flat, example, num_examples = _flattened(target, num_labels, name)
         check_ids(name, flat, None)
-        label = flat.long()  # before comparing: in uint8, −100 is 156
+        # Before comparing: in uint8, −100 is 156. Kernels read labels without gaps.
+        label = flat.long().contiguous()
         if _seen_to_count(label, num_labels, ignore_index):
             return cls(label, example, None, num_examples)._seen_below(num_labels)
         kernel = None if ignore_index is None else targets_kernel(label)

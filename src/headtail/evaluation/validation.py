@@ -13,7 +13,12 @@ from headtail.core.targets import Pairs, Ragged
 from headtail.data.bag import ragged_rows
 from headtail.data.points import Features, Points
 from headtail.encoders import Model
-from headtail.evaluation.topk import POINTS_AT_ONCE, blocks, top_labels
+from headtail.evaluation.topk import (
+    POINTS_AT_ONCE,
+    POINTS_AT_ONCE_ON_GPU,
+    blocks,
+    top_labels,
+)
 from headtail.implicit.implied import implied_margin_of
 from headtail.losses import DecoupledLoss, Loss, SampledLoss, SoftmaxLoss
 from headtail.samplers import Scorer
@@ -42,7 +47,9 @@ def exact_loss_of(loss: Loss, margin: Margin) -> SoftmaxLoss | DecoupledLoss:
 
 
 SCORES_ON_GPU = 2**25
-"""Scores of all labels that a GPU holds at a time: with fewer points it waits for the host."""
+"""Scores of pairs and labels for which a GPU takes more points at a time than a CPU: with few, it
+waits for the host.
+"""
 
 
 class Validation:
@@ -54,8 +61,7 @@ class Validation:
         metric: "implicit-loss" (what the scheme implicitly optimises, over all labels, mean over
             pairs; lower is better), "recall@10" or "precision@1".
         batch_size: B, which decides what within-batch schemes optimise.
-        at_once: points whose loss is computed at a time; more where few labels leave room for them
-            on a GPU.
+        at_once: points whose loss is computed at a time; on a GPU more where their scores are few.
     """
 
     def __init__(
@@ -100,7 +106,9 @@ class Validation:
         total = torch.zeros((), dtype=torch.float64, device=device)
         at_once = self.at_once
         if device.type == "cuda":
-            at_once = max(at_once, SCORES_ON_GPU // len(head.weight))
+            pairs_each = max(1, self.points.num_pairs // max(1, len(self.points)))
+            per_point = pairs_each * len(head.weight)
+            at_once = max(at_once, min(POINTS_AT_ONCE_ON_GPU, SCORES_ON_GPU // per_point))
         for ids, features in blocks(self.points, model, at_once):
             labels = ragged_rows(self.points.labels, ids)
             if len(labels.values):

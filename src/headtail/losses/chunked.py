@@ -24,13 +24,20 @@ from headtail.losses.inputs import Inputs
 from headtail.losses.options import Settings
 from headtail.losses.terms import exact_factors
 from headtail.losses.tiles import LN_2, Chunk, Filled, Targets, Tiles, add_product
-from headtail.losses.whole_scores import Passes, log_rho_of_negatives, loss_of_passes
+from headtail.losses.whole_scores import (
+    Passes,
+    aligned_stride,
+    log_rho_of_negatives,
+    loss_of_passes,
+)
 from headtail.rows.rounding import widened
 
 FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**22}
-"""Scores of a batch from which the plain path, which has fewer steps, is not used."""
+"""Scores of a batch from which the plain path, which has fewer steps, need not be used."""
 FEWEST_IN_CHUNKS = {"cpu": 0, "cuda": 2**28}
-"""Scores of a chunk from which chunks are used: they have many small steps."""
+"""Scores of a chunk from which chunks are used, where scores are not passed over whole: chunks have
+many small steps.
+"""
 CHUNK_BYTES = {"cpu": 2**30, "cuda": 2**32}
 """The most memory that the scores of a batch take."""
 TILE_SCORES = {"cpu": 2**20, "cuda": 2**26}
@@ -61,10 +68,13 @@ def chunked_softmax(
     plan = plan_of(inputs, len(pairs.label) if apart else len(inputs.hidden))
     if plan is None or (apart and smoothing):
         return None
+    by_passes = not (apart or smoothing or settings.weighs_in_backward)
+    whole = plan.whole and pairs.example is None and by_passes
+    if not whole and plan.rows * plan.width < FEWEST_IN_CHUNKS[inputs.hidden.device.type]:
+        return None
     check_margin(margin, len(inputs.weight), other="`weight`")
     hidden, weight, bias = exact_factors(inputs, settings)
-    one_each = pairs.example is None
-    if plan.whole and one_each and not (apart or smoothing or settings.weighs_in_backward):
+    if whole:
         offset = log_rho_of_negatives(margin, weight)
         if bias is not None:
             offset = bias if offset is None else bias + offset
@@ -73,8 +83,6 @@ def chunked_softmax(
         return loss_of_passes(hidden, weight, offset, pairs, settings, plan.dtype, passes)
     if apart:  # each pair has its own sum
         hidden = pairs.rows(hidden)
-    if plan.rows * plan.width < FEWEST_IN_CHUNKS[hidden.device.type]:
-        return None
     by_score = margin_of_scores(hidden, weight, pairs.label, settings)
     given = (hidden, weight, bias, settings.sample_weight)
     learns = any(tensor is not None and tensor.requires_grad for tensor in given)
@@ -98,7 +106,7 @@ def plan_of(inputs: Inputs, num_rows: int) -> Plan | None:
         return None
     if num_rows * num_labels < FEWEST_SCORES[device]:
         return None
-    most = max(1, CHUNK_BYTES[device] // (num_labels * dtype.itemsize))
+    most = max(1, CHUNK_BYTES[device] // (aligned_stride(num_labels) * dtype.itemsize))
     rows = -(-num_rows // -(-num_rows // most))  # chunks of equal size
     if exact_kernels(inputs.hidden.device, dtype) is not None:
         return Plan(dtype, rows, num_labels, whole=rows == num_rows)

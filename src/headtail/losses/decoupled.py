@@ -21,7 +21,12 @@ from headtail.losses.fused import fused_loss
 from headtail.losses.inputs import Inputs, check_draw
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_factors, exact_terms, given_terms, table_terms
-from headtail.losses.whole_scores import Passes, log_rho_of_negatives, loss_of_passes
+from headtail.losses.whole_scores import (
+    Passes,
+    as_kernels_read,
+    log_rho_of_negatives,
+    loss_of_passes,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,12 +221,13 @@ def _by_kernels(inputs: Inputs, margin: Margin, settings: DecoupledSettings) -> 
         return None
     check_margin(margin, len(inputs.weight), other="`weight`")
     hidden, weight, bias = exact_factors(inputs, settings)
-    log_rho = {
-        "a": None if margin.one_for_positives else margin.log_positive(pairs.label).float(),
-        "b": log_rho_of_negatives(margin, weight),
-    }
+    b = log_rho_of_negatives(margin, weight)
+    a = None if margin.one_for_positives else as_kernels_read(margin.log_positive(pairs.label))
+    if any(log_rho is not None and log_rho.requires_grad for log_rho in (a, b)):
+        return None  # a margin of your own that learns
     kernels = exact_decoupled_kernels(hidden.device, plan.dtype)
-    given = dict(zip(("piece", "margin"), code, strict=True)) | log_rho
+    number, margin_of_piece = code
+    given = {"a": a, "b": b, "piece": number, "margin": margin_of_piece}
     passes = Passes(
         partial(kernels.decoupled, **given), partial(kernels.decoupled_gradient_, **given)
     )

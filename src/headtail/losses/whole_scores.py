@@ -17,7 +17,7 @@ from headtail.losses.options import Settings
 
 ALIGNED = 64
 """Rows of scores begin at multiples of this many numbers, and labels beyond the last multiple are
-multiplied apart: products of matrices of other sizes take a GPU two to three times as long.
+multiplied separately: products of matrices of other sizes take a GPU two to three times as long.
 """
 
 
@@ -26,12 +26,12 @@ class Passes(NamedTuple):
 
     Attributes:
         losses: `(scores, offset, label, scale)` → `[b]` scale · loss of each row, and what the
-            other pass needs of them.
+            other pass needs of them, or None.
         gradient_: `(scores, offset, label, scale, kept, grad)`: replaces scores by the gradient of
             grad · Σ losses.
     """
 
-    losses: Callable[..., tuple[Tensor, Tensor]]
+    losses: Callable[..., tuple[Tensor, Tensor | None]]
     gradient_: Callable[..., None]
 
 
@@ -51,14 +51,22 @@ def loss_of_passes(
     scale = settings.scale(pairs)
     if not isinstance(scale, Tensor):
         scale = torch.full(pairs.label.shape, scale, device=hidden.device)
-    return WholeScores.apply(hidden, weight, offset, pairs.label, scale.float(), dtype, passes)  # pyright: ignore[reportReturnType]
+    if offset is not None:
+        offset = as_kernels_read(offset)
+    scale = as_kernels_read(scale)
+    return WholeScores.apply(hidden, weight, offset, pairs.label, scale, dtype, passes)  # pyright: ignore[reportReturnType]
+
+
+def as_kernels_read(numbers: Tensor) -> Float[Tensor, " n"]:
+    """In float32 and without gaps, such as a column of a table has."""
+    return numbers.float().contiguous()
 
 
 def log_rho_of_negatives(margin: Separable, weight: Tensor) -> Float[Tensor, " L"] | None:
     """log ρ₂ of all labels in float32; None where ρ₂ = 1."""
     if margin.one_for_negatives:
         return None
-    return margin.log_negative(torch.arange(len(weight), device=weight.device)).float()
+    return as_kernels_read(margin.log_negative(torch.arange(len(weight), device=weight.device)))
 
 
 class WholeScores(torch.autograd.Function):
@@ -99,28 +107,34 @@ class WholeScores(torch.autograd.Function):
         ctx.passes.gradient_(scores, offset, label, scale, kept, grads[0])
         needed = ctx.needs_input_grad
         of_hidden = of_weight = None
-        if needed[0]:
-            of_hidden = product_over_labels(scores, right).to(ctx.dtypes[0])
-        if needed[1]:
-            of_weight = torch.empty_like(right)
-            for labels in aligned_parts(len(right)):
-                torch.mm(scores[:, labels].T, left, out=of_weight[labels])
-            of_weight = of_weight.to(ctx.dtypes[1])
+        with torch.autocast(scores.device.type, enabled=False):
+            if needed[0]:
+                of_hidden = product_over_labels(scores, right).to(ctx.dtypes[0])
+            if needed[1]:
+                of_weight = torch.empty_like(right)
+                for labels in aligned_parts(len(right)):
+                    torch.mm(scores[:, labels].T, left, out=of_weight[labels])
+                of_weight = of_weight.to(ctx.dtypes[1])
         of_offset = scores.sum(0, dtype=scale.dtype) if needed[2] else None
         return of_hidden, of_weight, of_offset, None, None, None, None
 
 
 def aligned_parts(num_labels: int) -> list[slice]:
-    """As many labels as are a multiple of `ALIGNED`, and the others."""
+    """The labels up to the last multiple of `ALIGNED`, and those beyond."""
     most = num_labels - num_labels % ALIGNED
     parts = (slice(0, most), slice(most, num_labels))
     return [part for part in parts if part.start < part.stop]
 
 
+def aligned_stride(num_labels: int) -> int:
+    """How many numbers a row of scores takes. Few labels are not worth more memory."""
+    return num_labels if num_labels < ALIGNED else -(-num_labels // ALIGNED) * ALIGNED
+
+
 def aligned_product(left: Float[Tensor, "b d"], right: Float[Tensor, "L d"]) -> Tensor:
     """`[b, L]` left · rightᵀ, in aligned rows."""
-    stride = -(-len(right) // ALIGNED) * ALIGNED
-    product = left.new_empty(len(left), stride)[:, : len(right)]
+    room = left.new_empty(len(left), aligned_stride(len(right)))
+    product = room[:, : len(right)]
     for labels in aligned_parts(len(right)):
         torch.mm(left, right[labels].T, out=product[:, labels])
     return product

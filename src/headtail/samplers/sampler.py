@@ -210,7 +210,9 @@ class Sampler(nn.Module, ABC):
         """Behave as in later steps, for steps that will be undone."""
 
     def count_step(self) -> None:
-        """Count a training step, whether it ran eagerly or was replayed."""
+        """Called after each training step of a `CapturedStep`, eager or replayed; for samplers that
+        count them.
+        """
 
     @property
     def name(self) -> str:

@@ -86,7 +86,7 @@ def _warn_of_copies() -> None:
 
 def _needs_host(learner: Learner) -> bool:
     """Whether a step needs the host: for pending decay, for rows that are summed before clipping,
-    for a memory of your own, or for a search for known positives.
+    for a sampler of your own that remembers, or for a search for known positives.
     """
     model = learner.model
     lazy_decay = learner.run.weight_decay > 0 and isinstance(learner.optimiser, RowOptimizer)

@@ -28,9 +28,9 @@ def decoupled(
     b: Tensor | None,
     piece: int,
     margin: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, None]:
     """`[c]` scale · (φ(f_y) + Σ_{y' ≠ y} e^(a + b_y') ϕ(−f_y')) of each row, f = score + bias; and
-    the labels, which are all that its gradient needs.
+    nothing else, because its gradient needs nothing else.
 
     Args:
         scores: `[c, w]`, a row contiguous.
@@ -51,7 +51,7 @@ def decoupled(
         scores, bias, label, scale, a, b, loss, columns, scores.stride(0), width, margin,
         piece=piece, block=BLOCK, num_warps=8,
     )  # fmt: skip
-    return loss.sum(1), label
+    return loss.sum(1), None
 
 
 def decoupled_gradient_(
@@ -59,7 +59,7 @@ def decoupled_gradient_(
     bias: Tensor | None,
     label: Tensor,
     scale: Tensor,
-    kept: Tensor,
+    kept: None,
     grad: Tensor,
     *,
     a: Tensor | None,
@@ -74,7 +74,7 @@ def decoupled_gradient_(
         bias: what is added to the scores,
         label: the y of each row,
         scale: what its loss is multiplied by,
-        kept: what `decoupled` returned beside the losses,
+        kept: None, as `decoupled` returned it beside the losses,
         a: log-weights of rows,
         b: log-weights of labels,
         piece: number of the pieces, and

@@ -59,8 +59,8 @@ class Queue(FixedSampler):
             )
         self.register_buffer("past", torch.zeros(capacity, dtype=torch.int64))
         self._filled = 0
-        # On the device, so that a CUDA graph sees it move.
-        self._next = torch.zeros((), dtype=torch.int64)
+        # With the targets, from the first draw on: a CUDA graph sees it change.
+        self._next = torch.zeros((), dtype=torch.int64, device="cpu")
 
     def pick(self, step: Step) -> Draw:
         """Take from the past."""
@@ -84,7 +84,7 @@ class Queue(FixedSampler):
         return self._filled == self.capacity
 
     def settle(self) -> None:
-        """Take what the memory holds for a full queue."""
+        """Treat the queue as full."""
         self._filled = self.capacity
 
     def m_given(self, step: Step) -> float:
@@ -149,8 +149,11 @@ class Queue(FixedSampler):
         return self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
 
     def _move(self, device: torch.device) -> None:
-        self.past = self.past.to(device)
-        self._next = self._next.to(device)
+        if device == self.past.device == self._next.device:
+            return
+        with torch.inference_mode(False):  # or training could not write there later
+            self.past = self.past.to(device)
+            self._next = self._next.to(device)
 
     def _append(self, batch: Tensor) -> None:
         require_seen(batch, self.log_q(batch), "Queue")
