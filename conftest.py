@@ -8,6 +8,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before numpy is loaded: its threads, and those of programs that tests start, would wait for each
+# other wherever the cores are busy with other tests.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 import torch
 
