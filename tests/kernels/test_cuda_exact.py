@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -55,6 +57,19 @@ def test_sums_and_exponentials(dtype: torch.dtype, columns: int, with_offset: bo
     torch.testing.assert_close(scores.double(), right, rtol=digits, atol=1e-30)
 
 
+def without_kernels(
+    gradients: Callable[[torch.dtype], list[torch.Tensor]],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Gradients by plain PyTorch in this type and in float64; kernels may compute what follows."""
+    device = torch.device(DEVICE).type
+    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 2**62})
+    found = gradients(dtype), gradients(torch.float64)
+    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
+    return found
+
+
 def check_errors(
     mine: list[torch.Tensor], plain: list[torch.Tensor], right: list[torch.Tensor], dtype
 ) -> None:
@@ -89,10 +104,7 @@ def test_losses_err_no_more_than_plain_ones(
         return [loss.detach().double(), *(leaf.grad.double() for leaf in leaves)]
 
     device = torch.device(DEVICE).type
-    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 2**62})
-    plain = gradients(dtype)
-    right = gradients(torch.float64)
-    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
+    plain, right = without_kernels(gradients, dtype, monkeypatch)
     monkeypatch.setattr(chunked, "CHUNK_BYTES", {device: chunk_bytes})
     monkeypatch.setattr(chunked, "FEWEST_IN_CHUNKS", {device: 0})
     for module in (chunked, tiles):
@@ -177,11 +189,7 @@ def test_decoupled_losses_err_no_more_than_plain_ones(
         (2 * loss).backward()
         return [loss.detach().double(), *(leaf.grad.double() for leaf in leaves)]
 
-    device = torch.device(DEVICE).type
-    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 2**62})
-    plain = gradients(dtype)
-    right = gradients(torch.float64)
-    monkeypatch.setattr(chunked, "FEWEST_SCORES", {device: 0})
+    plain, right = without_kernels(gradients, dtype, monkeypatch)
     monkeypatch.setattr(chunked, "exact_kernels", lambda *_: exact)
     monkeypatch.setattr(decoupled, "exact_decoupled_kernels", lambda *_: exact_decoupled)
     monkeypatch.setattr(decoupled, "exact_terms", None)  # the kernels did it
