@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from study_protocols import TAUS, Places, Schemes, read_data
-from study_runs import Protocol, SchemeWork, cost, perform
+from study_runs import Protocol, SchemeWork, cost, over_all_labels, perform
 
 from headtail.errors import HeadtailError
 from headtail.files.atomic import replace_file
@@ -24,6 +24,8 @@ from longtail import until_stopped
 
 PART = 15 * 2**20
 """Most bytes of a packed file."""
+LOSSES = ("all", "full", "sampled")
+"""Kinds of losses: over all labels, or on sampled negatives."""
 KEPT = ("frame.npz", "runs/*.csv", "runs/*.json", "runs/*.npz", "searches/*.json")
 
 
@@ -45,6 +47,7 @@ def parser_for(about: str | None, protocols: Sequence[Protocol]) -> argparse.Arg
     parser.add_argument("--out", type=Path, default=Path("run/evidence"), help="folder of runs")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--schemes", nargs="+", help="only these schemes")
+    parser.add_argument("--losses", choices=LOSSES, default="all", help="only losses of this kind")
     parser.add_argument("--seeds", type=int, help="fewer seeds than the protocol has")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")
     parser.add_argument("--minutes", type=float, help="stop after this time, with rows kept")
@@ -91,7 +94,10 @@ def _names(given: argparse.Namespace, protocol: Protocol, schemes: Schemes) -> l
     unknown = set(given.schemes or ()) - set(names)
     if unknown and len(given.only) == 1:
         raise HeadtailError(f"{protocol.name} has no scheme {sorted(unknown)}: {names}.")
-    return [name for name in names if not given.schemes or name in given.schemes]
+    wanted = [name for name in names if not given.schemes or name in given.schemes]
+    if given.losses == "all":
+        return wanted
+    return [name for name in wanted if over_all_labels(name) == (given.losses == "full")]
 
 
 @contextmanager
@@ -121,35 +127,45 @@ def pack(folder: Path, to: Path, names: Sequence[str], most: int = PART) -> list
     for name in names:
         home = folder / name
         paths = [path for pattern in KEPT for path in sorted(home.glob(pattern))]
-        for number, part in enumerate(_parts(paths, most)):
+        files = {path.relative_to(folder).as_posix(): _content(path) for path in paths}
+        for number, part in enumerate(_parts(files, most)):
             made.append(to / f"{name}-{number}.zip")
-            replace_file(made[-1], partial(_write, part, folder))
+            replace_file(made[-1], partial(_write, part))
         for path in to.glob(f"{name}-[0-9]*.zip"):
             if path not in made:  # of a time when there was more to keep
-                path.unlink()
+                path.unlink(missing_ok=True)
     return made
 
 
-def _parts(paths: Sequence[Path], most: int) -> list[list[Path]]:
-    """Lists of files, each smaller than so many bytes in an archive."""
-    parts: list[list[Path]] = []
+def _content(path: Path) -> bytes | None:
+    """What a file holds; None if a process that finished its scheme has just dropped it."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _parts(files: Mapping[str, bytes | None], most: int) -> list[dict[str, bytes]]:
+    """The files that are there, in parts that are each smaller than so many bytes as archives."""
+    parts: list[dict[str, bytes]] = []
     size = most
-    for path in paths:
-        content = path.read_bytes()
+    for name, content in files.items():
+        if content is None:
+            continue
         # zip takes 76 bytes more, 22 once, and the name twice
-        each = min(len(content), len(zlib.compress(content))) + 100 + 2 * len(str(path))
+        each = min(len(content), len(zlib.compress(content))) + 100 + 2 * len(name)
         if size + each > most:
-            parts.append([])
+            parts.append({})
             size = 0
-        parts[-1].append(path)
+        parts[-1][name] = content
         size += each
     return parts
 
 
-def _write(paths: Sequence[Path], folder: Path, to: Path) -> None:
+def _write(files: Mapping[str, bytes], to: Path) -> None:
     with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in paths:
-            archive.write(path, path.relative_to(folder))
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
 
 
 def unpack(packed: Path, folder: Path) -> int:

@@ -366,8 +366,8 @@ def cost(
     seconds = 0.0
     measured = bool(left)
     for exact in (False, True):
-        number_of = sum(_exact(name) == exact for name in left)
-        taken = [done for done in every if _exact(done.scheme) == exact]
+        number_of = sum(over_all_labels(name) == exact for name in left)
+        taken = [done for done in every if over_all_labels(done.scheme) == exact]
         per_epoch = (protocol.exact_seconds if exact else None) or protocol.seconds
         if taken:
             per_epoch = sum(done.seconds for done in taken) / sum(done.last_epoch for done in taken)
@@ -377,6 +377,6 @@ def cost(
     return len(left) * (number + final), seconds / 60, measured
 
 
-def _exact(scheme: str) -> bool:
-    """Whether a scheme's loss is over all labels."""
+def over_all_labels(scheme: str) -> bool:
+    """Whether the loss of a scheme is over all labels."""
     return parse(scheme.partition("+")[0]).sampler is None

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import study_cli
 import study_runs
 import torch
 import tradeoff
@@ -198,6 +200,37 @@ def test_the_cost_is_stated_and_nothing_else_is_done(root, tmp_path, capsys):
     runs, minutes, measured = cost(SHOP, tmp_path / "shop", ["softmax"], 2, 1)
     assert (runs, measured) == (7, False)
     assert minutes == pytest.approx((3 * 1 + 3 * 2 + 1) * SHOP.seconds / 60)
+
+
+@pytest.mark.parametrize(
+    ("losses", "names"),
+    [
+        ("all", ["softmax", "within-batch:tail", "logistic"]),
+        ("full", ["softmax", "logistic"]),
+        ("sampled", ["within-batch:tail"]),
+    ],
+)
+def test_losses_over_all_labels_and_sampled_ones_may_run_apart(losses, names, root, tmp_path):
+    given = typed(root, tmp_path, "--losses", losses)
+    kinds = ["softmax", "within-batch:tail", "logistic"]
+    assert study_cli._names(given, SHOP, lambda _: kinds) == names
+
+
+def test_a_file_that_is_dropped_while_a_study_is_packed_is_left_out(root, tmp_path, monkeypatch):
+    run_study(typed(root, tmp_path / "a"), [SHOP], two_schemes)
+    gone = next((tmp_path / "a" / "shop" / "runs").glob("*.npz"))
+    read_bytes = Path.read_bytes
+
+    def drop(path):
+        if path == gone:
+            path.unlink()
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", drop)
+    [archive] = pack(tmp_path / "a", tmp_path / "packed", ["shop"])
+    names = zipfile.ZipFile(archive).namelist()
+    assert f"shop/runs/{gone.name}" not in names
+    assert "shop/frame.npz" in names
 
 
 def command(root: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
