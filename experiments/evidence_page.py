@@ -71,18 +71,30 @@ def _datasets(rows: Rows) -> list[str]:
 def _of_dataset(rows: Rows, name: str) -> str:
     """The part of the page about one data set."""
     own = [line for line in rows["evidence"] if line["dataset"] == name]
-    parts = [f"### {TITLES.get(name, name)}", edges(own), main_table(own), others_table(own)]
+    tries = [line for line in rows["evidence-tries"] if line["dataset"] == name]
+    sentence = edges(own, tries)
+    parts = [f"### {TITLES.get(name, name)}", sentence, main_table(own), others_table(own)]
     return "\n\n".join(parts)
 
 
-def edges(lines: Sequence[Line]) -> str:
-    """How many chosen values of a data set lie at an edge of what was tried, in a sentence."""
+def edges(lines: Sequence[Line], tries: Sequence[Line] = ()) -> str:
+    """How many chosen values of a data set lie at an edge of what was tried, in a sentence; and,
+    of those with the longest training, how many stopped before its end.
+    """
     chosen = {line["scheme"]: line["edges"].split() for line in lines}
     chosen = {name: found for name, found in chosen.items() if "+" not in name}
     rate, epochs = (sum(kind in found for found in chosen.values()) for kind in ("rate", "epochs"))
+    stopped = [
+        line["scheme"]
+        for line in tries
+        if line["chosen"] == "yes"
+        and "epochs" in chosen.get(line["scheme"], ())
+        and int(line["last_epoch"]) < int(line["epochs"])
+    ]
+    early = f" ({len(stopped)} of these stopped early)" if stopped else ""
     return (
         f"Of {len(chosen)} schemes, the chosen rate lies at an edge of those tried for {rate}, and "
-        f"the chosen number of epochs for {epochs}; a star marks them."
+        f"the chosen number of epochs for {epochs}{early}; a star marks them."
     )
 
 

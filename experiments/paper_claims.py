@@ -85,7 +85,7 @@ def read_studies(folder: Path = RESULTS) -> dict[str, list[Line]]:
     first = first_edition_tables.read_values(folder / "retrieval.csv")
     return {
         "[first edition](results-first.md), three seeds": first_edition_tables.verdicts_of(first),
-        "[second edition](results-retrieval.md), five seeds": second,
+        "[second edition](results-retrieval.md), three or five seeds": second,
         "[images](results-longtail.md), three seeds": images,
     }
 

@@ -75,7 +75,6 @@ def wrong(page: str, results: Path = RESULTS) -> list[str]:
 
 def expected(tied: re.Match[str], results: Path) -> str:
     """What the rows say, written as the page writes it."""
-    shown = tied["shown"]
     name, *words = (word.replace("~", " ") for word in tied["query"].split(" "))
     lines = _read(results / name)
     kind = tied["kind"]
@@ -95,9 +94,9 @@ def expected(tied: re.Match[str], results: Path) -> str:
             raise HeadtailError(f"`{name}` has several values of {column}: {sorted(words_found)}.")
         return f"**{words_found.pop()}**"
     value = fmean(float(line[column]) for line in matching) * (100 if "%" in kind else 1)
-    decimals = len(shown.partition(".")[2])
-    text = f"{value:{'+' if '+' in kind else ''},.{decimals}f}"
-    return text.replace("-", "−") if "−" in shown else text
+    decimals = len(tied["shown"].partition(".")[2])
+    value = round(value, decimals) + 0.0  # no negative zero
+    return f"{value:{'+' if '+' in kind else ''},.{decimals}f}".replace("-", "−")
 
 
 def untied(page: str) -> Counter[str]:

@@ -115,7 +115,7 @@ def _cost_caption(plan: Plan, whole: StepCost) -> str:
 def _gap_table(answer: Answer) -> Table:
     unit = "points" if answer.in_points else "percent"
     title = f"Expected gap to {answer.target.name} in Recall@10, {unit}"
-    table = _table(title, ("scheme", *NAMES, "largest", "training"))
+    table = _table(title, ("scheme", *NAMES, "largest", "time"))
     # The longest names leave no room to spare in 80 columns.
     table.columns[0].no_wrap = False
     table.columns[0].overflow = "fold"
@@ -156,7 +156,7 @@ def _gap_caption(answer: Answer) -> str:
     caption = (
         f"{unit} {overall}Recall@10, lowest..highest: about four of five gaps were between these "
         "ends on data sets that were left out when the predictions were fitted. Below 0: less "
-        "recall than the target. training: of the label head."
+        "recall than the target. time: of training the label head."
     )
     if answer.advice.best is not None:
         caption += f" {BEST}: recommended."
