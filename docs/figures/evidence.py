@@ -52,6 +52,11 @@ LEFT_OUT = re.compile(
 
 FOR_TAIL = re.compile(r"logit-adjusted|.*post-hoc|.*:tail|within-batch:(constant|infonce)")
 """Schemes that approximate a loss which leans to the tail."""
+ALIKE = (
+    (re.compile(r"^(within-batch:\w+)@\d+$"), r"\1, whole batch"),
+    (re.compile(r"^queue\(\d+\):(\w+)@\d+$"), r"queue of 8 batches:\1"),
+)
+"""Schemes whose numbers follow from the batch, and what they are called whatever its size."""
 ROWS_OF_PANELS = {True: "for the tail", False: "for the softmax, or close to it"}
 
 Point = tuple[float, float, float]
@@ -68,11 +73,22 @@ def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
             shown = scheme != "softmax" and not LEFT_OUT.match(scheme)
             if shown and line["metric"] == metric and line["difference"]:
                 numbers = (100 * float(line[column]) for column in ("difference", "low", "high"))
-                found[name][scheme][line["slice"]] = tuple(numbers)
+                found[name][common_name(scheme)][line["slice"]] = tuple(numbers)
     for schemes in found.values():
         for slices in schemes.values():  # without a tail, the torso is the rarest slice
             slices.setdefault("tail", slices.get("torso"))
     return found
+
+
+def common_name(scheme: str) -> str:
+    """What a scheme is called for all sizes of batches.
+
+    >>> common_name("within-batch:tail@256"), common_name("block(1):tail@64")
+    ('within-batch:tail, whole batch', 'block(1):tail@64')
+    """
+    for pattern, name in ALIKE:
+        scheme = pattern.sub(name, scheme)
+    return scheme
 
 
 def draw(path: Path, to: Path) -> None:
