@@ -10,6 +10,8 @@ schemes      within-batch and uniform × constant, importance, relative, tail; t
              `block(1)`; over all labels the softmax, with answers adjusted afterwards, logit
              adjustment and one-vs-all logistic; on Delicious with positives excluded too
 contrastive  the contrastive loss over all labels and with the paper's eight schemes
+batches      both targets and the whole batch as negatives on three parts, with batches of 64 and
+             1,024 (`schemes` has those of 256)
 negatives    uniform negatives with tail weights on Diginetica, m = 64 to 43,097, and on its part
 whole        those of tradeoff.py, schemes and contrastive, in this order
 
@@ -30,8 +32,10 @@ import sys
 from study_cli import main_of_parts
 from study_protocols import (
     BAGS,
+    BATCHES,
     PARTS,
     SEQUENCES,
+    batch_schemes,
     contrastive_schemes,
     every_scheme,
     negatives_schemes,
@@ -41,6 +45,7 @@ from study_protocols import (
 STUDY = {
     "schemes": ((*BAGS, *PARTS, *SEQUENCES), retrieval_schemes),
     "contrastive": ((*BAGS, *PARTS), contrastive_schemes),
+    "batches": (BATCHES, batch_schemes),
     "whole": ((*BAGS, *PARTS), every_scheme),
     "negatives": ((BAGS[1], PARTS[0]), negatives_schemes),
 }

@@ -5,6 +5,7 @@ for what is said otherwise.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,10 +71,17 @@ SEQUENCES = (
 )
 
 
-def _part(name: str, items: int, seconds: float, batching: Batching = "auto") -> Protocol:
-    training = replace(_BAG, batch=256, negatives=16, dim=64, batching=batching)
+def _part(
+    name: str, items: int, seconds: float, batching: Batching = "auto", batch: int = 256
+) -> Protocol:
+    training = replace(_BAG, batch=batch, negatives=16, dim=64, batching=batching)
+    suffix = "" if batch == 256 else f"-batch-{batch}"
     return Protocol(
-        f"{name}-part", training, Plan(RATES, 8, 256, wider=3), seconds=seconds, items=items
+        f"{name}-part{suffix}",
+        training,
+        Plan(RATES, 8, 256, wider=3),
+        seconds=seconds * 256 / batch,
+        items=items,
     )
 
 
@@ -86,6 +94,16 @@ PARTS = (
 """Parts that two cores of a CPU train on in hours. m is about as small a share of the labels as in
 the whole data sets.
 """
+BATCHES = tuple(
+    replace(_part(name, items, seconds, batching, batch), seeds=3)
+    for batch in (64, 1024)
+    for name, items, seconds, batching in (
+        ("diginetica", 1500, 0.5, "auto"),
+        ("beauty", 1500, 0.25, "auto"),
+        ("gowalla", 1000, 0.6, _PAIRS),
+    )
+)
+"""Three of the parts with smaller and larger batches."""
 
 
 def _images(name: str, negatives: int, epochs: int, seeds: int, seconds: float) -> Protocol:
@@ -165,7 +183,7 @@ class Places:
 
 def read_data(protocol: Protocol, places: Places) -> DataSet:
     """The data of a protocol."""
-    name = protocol.name.removesuffix("-sasrec").removesuffix("-part")
+    name = re.sub(r"-(sasrec|part)(-batch-\d+)?$", "", protocol.name)
     if protocol.generated:
         return load(protocol.generated)
     if name.startswith(("tiny-", "cifar10-")):
@@ -269,6 +287,17 @@ def negatives_schemes(protocol: Protocol) -> list[str]:
     whole = (64, 256, 1024, 4096, 16384, 43097)
     numbers = {"diginetica": whole, "diginetica-part": (16, 64, 256, 1500)}[protocol.name]
     return ["logit-adjusted", *(f"uniform:tail@{m}" for m in numbers)]
+
+
+def batch_schemes(protocol: Protocol) -> list[str]:
+    """Both targets, and what approximates them with all labels of the batch.
+
+    >>> batch_schemes(BATCHES[0])[:2]
+    ['softmax', 'within-batch:importance@64']
+    """
+    batch = protocol.training.batch
+    names = {"softmax": "importance", "logit-adjusted": "tail"}
+    return [one for of, w in names.items() for one in (of, f"within-batch:{w}@{batch}")]
 
 
 def image_schemes(protocol: Protocol) -> list[str]:

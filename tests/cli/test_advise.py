@@ -244,6 +244,13 @@ def test_explain_expects_the_same_gap(capsys):
     assert found(capsys, "explain", "block:tail@64", "--zipf", "50")["expected_gap"] is None
 
 
+@pytest.mark.parametrize(("m", "said"), [(49, False), (50, True), (5000, True)])
+def test_explain_says_that_as_many_negatives_as_labels_are_needless(m, said, capsys):
+    out = flat(printed(capsys, "explain", f"uniform:importance@{m}", "--zipf", "50"))
+    assert ("there are only 50 labels" in out) == said
+    assert ("data sets that were left out" in out.replace("│ │ ", "")) == (not said)
+
+
 def test_vectors_are_said_not_to_be_among_the_data_that_were_tested(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.savez(

@@ -167,6 +167,10 @@ class Explain:
         return explanations, missing
 
 
+NEEDLESS = (
+    "no gap is predicted: there are only {:,} labels, and a loss over all of them costs no more "
+    "than this many negatives and has no noise"
+)
 UNTRAINED = (
     "How many negatives a trained model needs does not follow from an untrained one.\n"
     "`headtail advise --data DATA` predicts what they change; `headtail explain --model RUN --data "
@@ -245,9 +249,12 @@ def _panel(name: str, about: Explanation, chosen: Chosen) -> Panel:
             "untrained q*",
             Text(f"{_shares(about.optimal_share)} (least noise while all scores are equal)"),
         )
-    gap = None if about.m is None else expected_of_scheme(name, chosen.labels.num_labels, about.m)
+    num_labels = chosen.labels.num_labels
+    gap = None if about.m is None else expected_of_scheme(name, num_labels, about.m)
     if gap is not None:
         facts.add_row("after training", _expected(gap))
+    elif about.m is not None and about.m >= num_labels:
+        facts.add_row("after training", NEEDLESS.format(num_labels))
     parts: list[Table | Text] = [facts, Text(), _examples(about, chosen)]
     if about.m is not None:
         parts.append(Text(UNTRAINED, style="dim"))
