@@ -1,0 +1,110 @@
+"""How many runs should share one GPU? Epochs per second of all runs together, by the number of runs
+side by side, with CUDA's multi-process service and in turns without it.
+
+Each run is a process of its own that trains the same scheme on generated data with one label per
+point, whose steps are CUDA graphs. It trains one epoch that is not timed, waits for the others,
+then trains some more; all runs do the same number of epochs, and the time counts until the last one
+is over. `times_one` is the number of epochs per second divided by that of a single run with the
+service. A run of a study also tests its model and writes files, which is not measured here.
+
+Run: .venv/bin/python benchmarks/side_by_side.py [--runs 1 2 4 8 16] [--schemes SCHEME …]
+     [--device cpu --tiny]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from headtail.data.load import load
+from headtail.device.shared_gpu import shared_gpu
+from headtail.training.config import Run, Training
+from headtail.training.recipes import with_defaults
+from headtail.training.trainer import Trainer
+from machine import append
+
+ONE_LABEL = "labels-a-point=1,features-a-point=4"
+DATA = f"synthetic:points=650000,test=1000,features=43000,labels=43000,{ONE_LABEL}"
+TINY = f"synthetic:points=2000,test=100,features=500,labels=200,{ONE_LABEL}"
+SCHEMES = ("within-batch:importance", "contrastive/uniform:tail", "softmax")
+RUNS = (1, 2, 4, 8, 16)
+EPOCHS = 8
+
+
+def train(given: argparse.Namespace, scheme: str, ready: Any, times: Any) -> None:
+    """One run: puts when it began and ended into a queue."""
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("high")
+    data = load(given.data)
+    usual = Training(batch=given.batch, negatives=given.batch // 4, dim=given.dim, validation=0)
+
+    def epochs(number: int) -> None:
+        run = with_defaults(Run.of(replace(usual, epochs=number), scheme), data)
+        Trainer(run, data, device=given.device).fit()
+        if given.device == "cuda":
+            torch.cuda.synchronize()
+
+    epochs(1)
+    ready.wait()
+    begun = time.time()
+    epochs(given.epochs)
+    times.put((begun, time.time()))
+
+
+def epochs_per_second(given: argparse.Namespace, scheme: str, runs: int) -> float:
+    """Of so many runs together."""
+    context = get_context("spawn")
+    ready = context.Barrier(runs)
+    times = context.Queue()
+    given_to_each = (given, scheme, ready, times)
+    workers = [context.Process(target=train, args=given_to_each, daemon=True) for _ in range(runs)]
+    for worker in workers:
+        worker.start()
+    begun, ended = zip(*(times.get(timeout=600) for _ in workers), strict=True)
+    for worker in workers:
+        worker.join()
+    return runs * given.epochs / (max(ended) - min(begun))
+
+
+def main() -> None:
+    """Measure all settings; rows go to results/side_by_side.csv as they come."""
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=about)
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--runs", nargs="+", type=int, default=RUNS)
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--tiny", action="store_true", help="small sizes; records nothing")
+    given = parser.parse_args()
+    given.data, given.batch, given.dim = (TINY, 256, 16) if given.tiny else (DATA, 1024, 512)
+    services = (True, False) if given.device == "cuda" else (False,)
+    load(given.data)  # generated once, and then read from the cache
+    for scheme in given.schemes:
+        alone = None
+        for service, runs in itertools.product(services, given.runs):
+            with shared_gpu(print) if service else nullcontext():
+                rate = epochs_per_second(given, scheme, runs)
+            alone = rate if alone is None else alone
+            row: dict[str, object] = {
+                "device": given.device,
+                "scheme": scheme,
+                "service": "yes" if service else "no",
+                "runs": runs,
+                "epochs": given.epochs,
+                "epochs_per_s": f"{rate:.3f}",
+                "times_one": f"{rate / alone:.2f}",
+            }
+            print(row, flush=True)
+            if not given.tiny:
+                append("side_by_side", [row])
+
+
+if __name__ == "__main__":
+    main()

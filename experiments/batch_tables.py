@@ -1,0 +1,134 @@
+"""How large should the batch be, where its labels are the negatives? Rows and a table from runs of
+`retrieval.py --part batches`, and from those with batches of 256 of its other parts:
+
+    .venv/bin/python experiments/batch_tables.py run/evidence
+
+writes experiments/results/batch.csv and the table of docs/results-advice.md. `difference` is the
+Recall@10 of the whole batch as negatives minus that of the loss over all labels with the same
+batch; `difference from usual`, of either, minus that of the loss over all labels with batches of
+256. Three seeds, paired; intervals are 95% and include seeds and test set. Values of seeds 3 and 4,
+which batches of 256 have as well, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from claim_sentences import TITLES, points
+from evidence import SLICES, Evidence, Values
+from stats.paired import Paired, paired
+from study_protocols import BATCHES, PARTS, batch_schemes
+from study_runs import Protocol
+from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
+from threadpoolctl import threadpool_limits
+from tradeoff_tables import RESAMPLES, RESULTS
+
+Line = dict[str, str]
+ROWS = RESULTS / "batch.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "results-advice.md"
+METRIC = "recall@10"
+USUAL = 256
+SEEDS = 3
+
+
+def batches_of(part: Protocol) -> list[Protocol]:
+    """The protocols of one part of a data set, with smaller batches first.
+
+    >>> [protocol.training.batch for protocol in batches_of(PARTS[0])]
+    [64, 256, 1024]
+    """
+    others = [one for one in BATCHES if one.name.startswith(f"{part.name}-batch-")]
+    return sorted([part, *others], key=lambda one: one.training.batch or 0)
+
+
+def lines_of(folder: Path, part: Protocol) -> Iterator[Line]:
+    """All rows of a part whose runs are in the folder."""
+    found = {
+        one.training.batch: (one, Evidence(folder / one.name, RESAMPLES))
+        for one in batches_of(part)
+        if (folder / one.name / "frame.npz").exists()
+    }
+    if set(found) != {one.training.batch for one in batches_of(part)}:
+        return
+    _, usual = found[USUAL]
+    for batch, (protocol, evidence) in found.items():
+        names = iter(batch_schemes(protocol))
+        for target, sampled in zip(names, names, strict=True):
+            for scheme in (target, sampled):
+                for slice_ in SLICES:
+                    about = evidence.chosen[scheme]
+                    own, exact, reference = (
+                        _first(source.values(name, METRIC, slice_))
+                        for source, name in (
+                            (evidence, scheme),
+                            (evidence, target),
+                            (usual, target),
+                        )
+                    )
+                    differs = {"difference": "", "low": "", "high": "", "p": ""}
+                    if scheme != target:
+                        differs = in_columns(_difference(own, exact))
+                    other = in_columns(_difference(own, reference))
+                    yield {
+                        "dataset": part.name,
+                        "target": target,
+                        "batch": str(batch),
+                        "scheme": scheme,
+                        "lr": f"{about['lr']:g}",
+                        "epochs": str(about["epochs"]),
+                        "edges": " ".join(about["edges"]),
+                        "seeds": str(len(own.by_seed)),
+                        "slice": slice_,
+                        "value": f"{own.by_seed.mean():.6f}",
+                        **differs,
+                        **{f"{name} from usual": number for name, number in other.items()},
+                    }
+
+
+def _first(values: Values) -> Values:
+    return Values(values.by_seed[:SEEDS], values.resampled[:SEEDS])
+
+
+def _difference(one: Values, other: Values) -> Paired:
+    resampled = (one.resampled - other.resampled).mean(axis=0)
+    return paired((one.by_seed - other.by_seed).tolist(), resampled)
+
+
+def table(lines: list[Line]) -> str:
+    """Recall of both losses by batch, and the largest gap between them."""
+    head = ("data", "target", "batch", "all labels", "whole batch", "largest gap")
+    rows = [f"| {' | '.join(head)} |", "|---|---|--:|--:|--:|--:|"]
+    keys = dict.fromkeys((line["dataset"], line["target"], line["batch"]) for line in lines)
+    for key in keys:
+        own = [line for line in lines if (line["dataset"], line["target"], line["batch"]) == key]
+        exact = [line for line in own if line["scheme"] == key[1]]
+        sampled = [line for line in own if line["scheme"] != key[1]]
+        worst = max(
+            (line for line in sampled if line["slice"] != "full"),
+            key=lambda line: abs(float(line["difference"])),
+        )
+        gap = f"{points(worst['difference'])} ({worst['slice']})"
+        cells = (TITLES[key[0]], *key[1:], _recalls(exact), _recalls(sampled), gap)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _recalls(lines: list[Line]) -> str:
+    """Head, torso, tail and all labels; a star where the length lies at an edge."""
+    star = "*" if "epochs" in lines[0]["edges"] else ""
+    return " / ".join(points(line["value"], sign=False) for line in lines) + star
+
+
+def main() -> None:
+    """Write rows and table."""
+    folder = given_folder()
+    found = [line for part in PARTS for line in lines_of(folder, part)]
+    lines = with_known(found, read_table(ROWS), key=lambda line: line["dataset"])
+    write_table(ROWS, lines)
+    publish(PAGE, {"batches": table(lines)})
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):  # threads wait for each other where other programs run
+        main()
