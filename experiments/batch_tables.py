@@ -13,6 +13,7 @@ which batches of 256 have as well, are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from claim_sentences import TITLES, points
@@ -43,47 +44,40 @@ def batches_of(part: Protocol) -> list[Protocol]:
 
 
 def lines_of(folder: Path, part: Protocol) -> Iterator[Line]:
-    """All rows of a part whose runs are in the folder."""
-    found = {
-        one.training.batch: (one, Evidence(folder / one.name, RESAMPLES))
-        for one in batches_of(part)
-        if (folder / one.name / "frame.npz").exists()
-    }
-    if set(found) != {one.training.batch for one in batches_of(part)}:
+    """All rows of a part, if the folder has its runs with every batch."""
+    protocols = batches_of(part)
+    if not all((folder / one.name / "frame.npz").exists() for one in protocols):
         return
-    _, usual = found[USUAL]
-    for batch, (protocol, evidence) in found.items():
-        names = iter(batch_schemes(protocol))
-        for target, sampled in zip(names, names, strict=True):
-            for scheme in (target, sampled):
-                for slice_ in SLICES:
-                    about = evidence.chosen[scheme]
-                    own, exact, reference = (
-                        _first(source.values(name, METRIC, slice_))
-                        for source, name in (
-                            (evidence, scheme),
-                            (evidence, target),
-                            (usual, target),
-                        )
-                    )
-                    differs = {"difference": "", "low": "", "high": "", "p": ""}
-                    if scheme != target:
-                        differs = in_columns(_difference(own, exact))
-                    other = in_columns(_difference(own, reference))
-                    yield {
-                        "dataset": part.name,
-                        "target": target,
-                        "batch": str(batch),
-                        "scheme": scheme,
-                        "lr": f"{about['lr']:g}",
-                        "epochs": str(about["epochs"]),
-                        "edges": " ".join(about["edges"]),
-                        "seeds": str(len(own.by_seed)),
-                        "slice": slice_,
-                        "value": f"{own.by_seed.mean():.6f}",
-                        **differs,
-                        **{f"{name} from usual": number for name, number in other.items()},
-                    }
+    found = {one.training.batch: Evidence(folder / one.name, RESAMPLES) for one in protocols}
+    for protocol in protocols:
+        names = batch_schemes(protocol)
+        for target, sampled in zip(names[::2], names[1::2], strict=True):
+            for scheme, slice_ in product((target, sampled), SLICES):
+                about = {"dataset": part.name, "target": target}
+                about["batch"] = str(protocol.training.batch)
+                evidence = found[protocol.training.batch]
+                yield about | _line(evidence, found[USUAL], target, scheme, slice_)
+
+
+def _line(evidence: Evidence, usual: Evidence, target: str, scheme: str, slice_: str) -> Line:
+    """Recall of a scheme, compared with its target's, and with that of the usual batch."""
+    own = _first(evidence.values(scheme, METRIC, slice_))
+    about = evidence.chosen[scheme]
+    differs = {"difference": "", "low": "", "high": "", "p": ""}
+    if scheme != target:
+        differs = in_columns(_difference(own, _first(evidence.values(target, METRIC, slice_))))
+    from_usual = in_columns(_difference(own, _first(usual.values(target, METRIC, slice_))))
+    return {
+        "scheme": scheme,
+        "lr": f"{about['lr']:g}",
+        "epochs": str(about["epochs"]),
+        "edges": " ".join(about["edges"]),
+        "seeds": str(len(own.by_seed)),
+        "slice": slice_,
+        "value": f"{own.by_seed.mean():.6f}",
+        **differs,
+        **{f"{name} from usual": number for name, number in from_usual.items()},
+    }
 
 
 def _first(values: Values) -> Values:

@@ -16,7 +16,7 @@ import torch
 from claim_sentences import points
 from claims import CLAIMS, LEAN, Part, here
 from evidence import Evidence
-from evidence_page import FILES, alike_table, others_table, rates_table, read_rows, tables
+from evidence_page import FILES, alike_table, edges, others_table, rates_table, read_rows, tables
 from evidence_tables import METRICS, PROTOCOLS, write_tables
 from rank_files import Frame, save_ranks
 from rate_knob import alike_of, knob_of
@@ -133,6 +133,17 @@ def test_every_metric_has_its_difference_to_the_softmax(folder, rows):
     assert direct.test_error > 0  # what other users would change is part of it
     softmax = lines["softmax", "psp@3", "full"]
     assert (float(softmax["difference"]), softmax["p"]) == (0, "1")
+
+
+def test_trainings_with_the_longest_length_that_stopped_early_are_counted():
+    key = {"dataset": "delicious", "chosen": "yes"}
+    every = {"softmax": "epochs", "logistic": "rate epochs", "uniform:tail": ""}
+    lines = [{"scheme": name, "edges": found} for name, found in every.items()]
+    last = {"softmax": 48, "logistic": 20, "uniform:tail": 20}
+    tries = [key | {"scheme": n, "epochs": "48", "last_epoch": str(e)} for n, e in last.items()]
+    assert "for 1, and the chosen number of epochs for 2 (1 of these stopped" in edges(lines, tries)
+    tries[1]["chosen"] = "no"
+    assert "of these" not in edges(lines, tries)
 
 
 def test_verdicts_follow_from_the_ranks(rows):
