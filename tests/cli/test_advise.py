@@ -479,8 +479,39 @@ def test_the_help_lists_data_and_target_first(capsys, monkeypatch, name):
     assert "--target {" in first
 
 
-def test_a_larger_batch_is_suggested_where_it_is_used_up(capsys):
-    said = "a larger `--batch` gives more of them"
-    assert said in flat(printed(capsys, *FEW, "--labels", "5e4"))
+def test_a_larger_batch_is_predicted_where_the_batch_is_used_up(capsys):
+    said = "One of 1,024 takes about"
+    out = flat(printed(capsys, *FEW, "--labels", "5e4"))
+    assert said in out
+    answer = found(capsys, *FEW, "--labels", "5e4")
+    larger = answer["larger_batch"]
+    assert (larger["scheme"], larger["m"]) == ("within-batch:importance@1024", 1024)
+    _, middle, _ = larger["gap"]["largest"]
+    assert f"a largest gap of {100 * middle:.1f} percent" in out
+    alone = found(capsys, *FEW, "--labels", "5e4", "--batch", "1024")
+    same = next(one for one in alone["candidates"] if one["scheme"] == larger["scheme"])
+    assert larger["gap"] == same["gap"]
+    assert larger["minutes"] == pytest.approx(same["minutes"])
+    assert alone["larger_batch"]["m"] == 4096
     fewer = [*FEW, "--labels", "5e4", "--batch", "1024", "--minutes", "30"]
-    assert said not in flat(printed(capsys, *fewer))
+    assert "The negatives are the whole batch" not in flat(printed(capsys, *fewer))
+
+
+def test_a_larger_batch_that_takes_too_long_or_does_not_fit_is_said_to(capsys):
+    arguments = [*FEW, "--labels", "5e4", "--minutes"]
+    answer = found(capsys, *arguments, "60")
+    own = next(one for one in answer["candidates"] if one["scheme"] == answer["scheme"])["minutes"]
+    between = f"{(own + answer['larger_batch']['minutes']) / 2}"
+    assert "longer than it may, and is expected" in flat(printed(capsys, *arguments, between))
+    costs = [one["cost"]["memory"] for one in answer["candidates"] if one["m"] == 256]
+    memory = (costs[0] + answer["larger_batch"]["cost"]["memory"]) / 2
+    little = [*FEW, "--labels", "5e4", "--negatives", "256", "--memory", f"{memory / 2**30}"]
+    out = flat(printed(capsys, *little))
+    assert "One of 1,024 does not fit into memory." in out
+
+
+@pytest.mark.parametrize(("labels", "predicted"), [("1024", False), ("1025", True)])
+def test_a_batch_with_as_many_labels_as_there_are_is_not_predicted(labels, predicted, capsys):
+    answer = found(capsys, *FEW, "--labels", labels, "--minutes", "0.001")
+    assert (answer["larger_batch"] is not None) == predicted
+    assert found(capsys, *FEW, "--labels", labels, "--minutes", "1e5")["larger_batch"] is None

@@ -39,13 +39,23 @@ class Given:
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything that was measured, predicted and decided."""
+    """Everything that was measured, predicted and decided.
+
+    Attributes:
+        target: the loss over all labels.
+        plan: of the training.
+        costs: of its steps.
+        advice: what to train with.
+        given: what was given.
+        larger: a larger batch as negatives, where it may be of use.
+    """
 
     target: Target
     plan: Plan
     costs: Costs
     advice: Advice
     given: Given
+    larger: Candidate | None = None
 
     @property
     def in_points(self) -> bool:
@@ -145,9 +155,30 @@ def notes(answer: Answer) -> list[str]:
     if answer.given.too_many:
         numbers = ", ".join(f"{m:,}" for m in answer.given.too_many)
         lines.append(f"Left out: m = {numbers}, because there are only {labels:,} labels.")
-    if best is not None and best.sampler == "within-batch" and best.m >= answer.plan.shape.batch:
-        lines.append("The negatives are the whole batch: a larger `--batch` gives more of them.")
+    whole = (
+        best is not None and best.sampler == "within-batch" and best.m >= answer.plan.shape.batch
+    )
+    if whole and answer.larger is not None:
+        lines.append(_of_larger(answer.larger, answer))
     return lines
+
+
+def _of_larger(larger: Candidate, answer: Answer) -> str:
+    """What a larger batch would cost, and what it is expected to gain."""
+    plan = answer.plan.with_batch(larger.m)
+    begin = f"The negatives are the whole batch. One of {larger.m:,}"
+    if not larger.cost.fits:
+        return f"{begin} does not fit into memory."
+    minutes = plan.minutes_of(larger.cost)
+    takes = "" if minutes is None else f"takes about {in_words(minutes)} and "
+    if not plan.allows(larger.cost):
+        takes = f"takes about {in_words(minutes or 0.0)}, longer than it may, and "
+    largest = answer.shown(larger.gap.largest)
+    unit = "points" if answer.in_points else "percent"
+    return (
+        f"{begin} {takes}is expected to have a largest gap of {largest.middle:.1f} {unit} "
+        f"({span(largest, signed=False)}); search its learning rate anew."
+    )
 
 
 def how_sure(answer: Answer) -> list[str]:
@@ -239,6 +270,7 @@ def answer_dict(answer: Answer) -> dict[str, Any]:
         "candidates": [
             asdict(one) | {"minutes": plan.minutes_of(one.cost)} for one in answer.advice.candidates
         ],
+        "larger_batch": None if answer.larger is None else _larger_dict(answer.larger, plan),
         "tested_on": LAW.sources,
         "missed_by_a_factor_of": LAW.typical,
         "tested_elsewhere_on": OUTSIDE.sources,
@@ -248,3 +280,7 @@ def answer_dict(answer: Answer) -> dict[str, Any]:
         "how_sure": how_sure(answer),
         "measuring": measuring(answer),
     } | ({} if best is None else {"scheme": best.scheme, "m": best.m})
+
+
+def _larger_dict(larger: Candidate, plan: Plan) -> dict[str, Any]:
+    return asdict(larger) | {"minutes": plan.with_batch(larger.m).minutes_of(larger.cost)}

@@ -38,7 +38,7 @@ from headtail.machine.advise import (
     costs_of,
     numbers,
 )
-from headtail.machine.expect import candidates_for
+from headtail.machine.expect import candidates_for, larger_batch
 from headtail.machine.shape import Shape
 from headtail.machine.target import Target
 from headtail.training.recipes import DEFAULTS
@@ -126,7 +126,9 @@ class Advise:
             costs = costs_of(plan, few)
         shape = plan.shape
         candidates = candidates_for(target, shape.labels, shape.batch, costs, self.recall)
-        answer = Answer(target, plan, costs, choose(plan, costs, candidates), self._given(chosen))
+        larger = larger_batch(target, shape.labels, costs, self.recall)
+        advice = choose(plan, costs, candidates)
+        answer = Answer(target, plan, costs, advice, self._given(chosen), larger)
         if self.json:
             sys.stdout.write(json.dumps(answer_dict(answer), indent=2) + "\n")
             return 0

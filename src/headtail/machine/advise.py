@@ -25,6 +25,9 @@ MINUTES = 60.0
 EPOCHS = 20
 """Passes over the training pairs where no data decide."""
 
+LARGER = 4
+"""How many times as large the other batch is that is considered."""
+
 Verdict = Literal["all labels", "sampled", "not measured", "too slow", "nothing fits"]
 
 
@@ -63,6 +66,10 @@ class Plan:
         """Of the whole training."""
         return self.epochs * math.ceil(self.pairs / self.shape.batch)
 
+    def with_batch(self, batch: int) -> Plan:
+        """The same training with another batch."""
+        return replace(self, shape=replace(self.shape, batch=batch))
+
     def minutes_of(self, cost: StepCost) -> float | None:
         """Of the whole training; None where no step was measured."""
         return None if cost.seconds is None else self.steps * cost.seconds / 60
@@ -80,10 +87,13 @@ class Costs:
     Attributes:
         all_labels: with the loss over all labels: exact where it fits, else chunked.
         sampled: by number of negatives.
+        larger: with a batch `LARGER` times as large, whose labels are the negatives; None where it
+            is of no use, because all labels are affordable or fewer than these negatives.
     """
 
     all_labels: StepCost
     sampled: dict[int, StepCost]
+    larger: StepCost | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,12 @@ def costs_of(plan: Plan, negatives: Iterable[int]) -> Costs:
     if not whole.fits and "chunked" in possible():
         chunked = cost("chunked", shape)
         whole = chunked if chunked.fits else whole
-    return Costs(whole, {m: cost("sampled", replace(plan.shape, negatives=m)) for m in negatives})
+    sampled = {m: cost("sampled", replace(plan.shape, negatives=m)) for m in negatives}
+    costs = Costs(whole, sampled)
+    batch = LARGER * plan.shape.batch
+    if batch >= plan.shape.labels or uses_all_labels(plan, costs):
+        return costs
+    return replace(costs, larger=cost("sampled", replace(plan.shape, batch=batch, negatives=batch)))
 
 
 def uses_all_labels(plan: Plan, costs: Costs) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headtail.machine.advise import SAMPLERS, Candidate, Costs
 from headtail.machine.fitted import LAW
 from headtail.machine.gap_law import ExpectedGap, exponent_of
+from headtail.machine.step_cost import StepCost
 from headtail.machine.target import Target
 from headtail.schemes import parse
 from headtail.schemes.grammar import text_of
@@ -23,17 +24,28 @@ def candidates_for(
         recall: Recall@10 of the target in percent, if it is known.
     """
     return [
-        Candidate(
-            target.sampled(sampler, m),
-            sampler,
-            m,
-            LAW.expected(sampler, target.tau, labels / m, recall).consistent(),
-            cost,
-        )
+        _candidate(target, sampler, labels, m, cost, recall)
         for sampler in SAMPLERS
         for m, cost in costs.sampled.items()
         if sampler != "within-batch" or m <= batch
     ]
+
+
+def larger_batch(
+    target: Target, labels: int, costs: Costs, recall: float | None = None
+) -> Candidate | None:
+    """A larger batch, with all its labels as negatives; arguments as above."""
+    if costs.larger is None:
+        return None
+    m = costs.larger.shape.negatives
+    return _candidate(target, "within-batch", labels, m, costs.larger, recall)
+
+
+def _candidate(
+    target: Target, sampler: str, labels: int, m: int, cost: StepCost, recall: float | None
+) -> Candidate:
+    gap = LAW.expected(sampler, target.tau, labels / m, recall).consistent()
+    return Candidate(target.sampled(sampler, m), sampler, m, gap, cost)
 
 
 def expected_of_scheme(name: str, labels: int, m: float) -> ExpectedGap | None:
