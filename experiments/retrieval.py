@@ -19,6 +19,9 @@ Each scheme has its own search of rate and epochs (`search.py`): five rates or m
 to zero, and lengths until the held-out loss turns; whole sessions are held out. Slices are measured
 for every rate that is tried. Five seeds at the chosen values (SASRec: three).
 
+On a GPU, losses over all labels leave little of it to sampled ones beside them: run `--losses
+sampled` first and then `--losses full`, in two commands with the same --out.
+
 The cost is stated first (`--cost`: and nothing else is done). Resumable: finished runs are kept in
 --out, which all studies share, and `--minutes` stops in time. `--packed DIR` reads archives of
 earlier runs from DIR and writes all finished runs there. `evidence_tables.py` makes the tables.
