@@ -104,13 +104,14 @@ def summary(studies: Studies) -> str:
             [name for name, own in found.items() if verdict_of(own) == wanted]
             for wanted in ("holds", "does not hold")
         )
-        where = f" ({_listed(holds)})" if holds else ""
-        if fails:
-            but = ", ".join(f"{name}{_of_parts(found[name])}" for name in fails)
-            where = f"{where}, but not on {but}" if holds else f" ({but})"
+        where = _listed(holds)
+        if fails and holds:
+            where += f"; not {_listed(fails)}"
+        elif fails:
+            where = ", ".join(f"{name}{_of_parts(found[name])}" for name in fails)
         repeated = any(int(line["seeds"]) > 1 for own in found.values() for line in own)
         title = DECIDED[bool(holds), bool(fails)] if repeated else UNTESTED
-        groups[title].append(f"  - {TEXTS[claim]}{where}")
+        groups[title].append(f"  - {TEXTS[claim]}{f' ({where})' if where else ''}")
     parts = ["\n".join([f"- {title}", *own]) for title, own in groups.items() if own]
     return "\n".join(parts)
 
@@ -126,6 +127,8 @@ def _listed(names: Sequence[str]) -> str:
 
     >>> _listed(["Delicious", "part of Beauty", "part of Gowalla"])
     'Delicious, parts of Beauty and Gowalla'
+    >>> _listed([])
+    ''
     """
     parts = [name.removeprefix("part of ") for name in names if name.startswith("part of ")]
     whole = [name for name in names if not name.startswith("part of ")]

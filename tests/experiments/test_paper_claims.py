@@ -26,7 +26,7 @@ def test_the_second_edition_of_a_data_set_counts():
 def test_data_sets_that_disagree_are_both_named():
     lines = [verdict("delicious", "holds"), verdict("beauty-part", "does not hold")]
     text = summary({"second": lines})
-    assert f"{SENTENCE} (Delicious), but not on part of Beauty" in text
+    assert f"{SENTENCE} (Delicious; not part of Beauty)" in text
     assert text.startswith("- **Holds on some data sets, and not on others:**")
 
 
