@@ -50,10 +50,14 @@ def test_a_loss_over_all_labels_is_compared_with_that_of_the_usual_batch_alone(l
     assert differences["64"] == pytest.approx(-0.1, abs=0.02)
 
 
-def test_the_table_names_the_slice_with_the_largest_gap(lines):
-    row = next(row for row in table(lines).split("\n") if "softmax | 64" in row)
+def test_the_table_names_the_slice_with_the_largest_gap_and_has_their_mean(lines):
+    rows = table(lines).split("\n")
+    row = next(row for row in rows if "softmax | 64" in row)
     assert row.endswith("(tail) |")
-    assert "−10" in row or "−9" in row
+    shown = [row.split("|")[-2].split()[0] for row in rows if "| 64 |" in row]
+    *gaps, mean = (abs(float(one.replace("−", "-"))) for one in shown)
+    assert gaps == pytest.approx([10, 10], abs=2)
+    assert mean == pytest.approx(sum(gaps) / 2, abs=0.1)
 
 
 def test_a_part_without_one_of_the_batches_has_no_rows(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import advice_outside
 import advice_tables
+import batch_tables
 import defaults_tables
 import evidence_page
 import first_edition_tables
@@ -37,7 +38,8 @@ def first_edition() -> dict[str, str]:
 
 def advice() -> dict[str, str]:
     outside = read_table(advice_outside.RESULTS / f"{advice_outside.ROWS}-errors.csv")
-    return advice_tables.tables() | {"outside": advice_outside.table(outside)}
+    batches = batch_tables.table(read_table(batch_tables.ROWS))
+    return advice_tables.tables() | {"outside": advice_outside.table(outside), "batches": batches}
 
 
 TABLES: dict[str, Callable[[], dict[str, str]]] = {
