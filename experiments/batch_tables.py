@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claim_sentences import TITLES, points
-from evidence import SLICES, Evidence, Values
-from stats.paired import Paired, paired
+from evidence import SLICES, Evidence, Values, minus
 from study_protocols import BATCHES, PARTS, batch_schemes
 from study_runs import Protocol
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
@@ -41,24 +40,25 @@ def batches_of(part: Protocol) -> list[Protocol]:
     >>> [protocol.training.batch for protocol in batches_of(PARTS[0])]
     [64, 256, 1024]
     """
-    others = [one for one in BATCHES if one.name.startswith(f"{part.name}-batch-")]
-    return sorted([part, *others], key=lambda one: one.training.batch or 0)
+    others = [protocol for protocol in BATCHES if protocol.name.startswith(f"{part.name}-batch-")]
+    return sorted([part, *others], key=lambda protocol: protocol.training.batch or 0)
 
 
 def lines_of(folder: Path, part: Protocol) -> Iterator[Line]:
     """All rows of a part, if the folder has its runs with every batch."""
     protocols = batches_of(part)
-    if not all((folder / one.name / "frame.npz").exists() for one in protocols):
+    there = [(folder / protocol.name / "frame.npz").exists() for protocol in protocols]
+    if len(protocols) == 1 or not all(there):
         return
-    found = {one.training.batch: Evidence(folder / one.name, RESAMPLES) for one in protocols}
+    by_batch = {p.training.batch: Evidence(folder / p.name, RESAMPLES) for p in protocols}
     for protocol in protocols:
         names = batch_schemes(protocol)
         for target, sampled in zip(names[::2], names[1::2], strict=True):
             for scheme, slice_ in product((target, sampled), SLICES):
                 about = {"dataset": part.name, "target": target}
                 about["batch"] = str(protocol.training.batch)
-                evidence = found[protocol.training.batch]
-                yield about | _line(evidence, found[USUAL], target, scheme, slice_)
+                evidence = by_batch[protocol.training.batch]
+                yield about | _line(evidence, by_batch[USUAL], target, scheme, slice_)
 
 
 def _line(evidence: Evidence, usual: Evidence, target: str, scheme: str, slice_: str) -> Line:
@@ -67,8 +67,8 @@ def _line(evidence: Evidence, usual: Evidence, target: str, scheme: str, slice_:
     about = evidence.chosen[scheme]
     differs = {"difference": "", "low": "", "high": "", "p": ""}
     if scheme != target:
-        differs = in_columns(_difference(own, _first(evidence.values(target, METRIC, slice_))))
-    from_usual = in_columns(_difference(own, _first(usual.values(target, METRIC, slice_))))
+        differs = in_columns(minus(own, _first(evidence.values(target, METRIC, slice_))))
+    from_usual = in_columns(minus(own, _first(usual.values(target, METRIC, slice_))))
     return {
         "scheme": scheme,
         "lr": f"{about['lr']:g}",
@@ -86,13 +86,10 @@ def _first(values: Values) -> Values:
     return Values(values.by_seed[:SEEDS], values.resampled[:SEEDS])
 
 
-def _difference(one: Values, other: Values) -> Paired:
-    resampled = (one.resampled - other.resampled).mean(axis=0)
-    return paired((one.by_seed - other.by_seed).tolist(), resampled)
-
-
 def table(lines: list[Line]) -> str:
-    """Recall of both losses by batch, and the largest gap between them; below, its mean."""
+    """Recall of both losses by batch, and the largest gap between them; below, its mean without
+    sign.
+    """
     head = ("data", "target", "batch", "all labels", "whole batch", "largest gap")
     rows = [f"| {' | '.join(head)} |", "|---|---|--:|--:|--:|--:|"]
     gaps: dict[str, list[float]] = defaultdict(list)
@@ -109,7 +106,7 @@ def table(lines: list[Line]) -> str:
         rows.append(f"| {' | '.join(cells)} |")
     for batch, of_batch in gaps.items():
         mean = points(fmean(of_batch), sign=False)
-        rows.append(f"| mean, without sign | both | {batch} | | | {mean} |")
+        rows.append(f"| mean absolute gap | both targets | {batch} | | | {mean} |")
     return "\n".join(rows)
 
 

@@ -33,6 +33,14 @@ class Values(NamedTuple):
     resampled: Floats
 
 
+def minus(left: Values, right: Values) -> Paired:
+    """A difference paired by seed and by resample, for the seeds that both have."""
+    seeds = min(len(left.by_seed), len(right.by_seed))
+    by_seed = left.by_seed[:seeds] - right.by_seed[:seeds]
+    resampled = left.resampled[:seeds] - right.resampled[:seeds]
+    return paired(by_seed.tolist(), resampled.mean(axis=0))
+
+
 class Evidence:
     """The finished runs of one data set.
 
@@ -102,12 +110,7 @@ class Evidence:
 
     def difference(self, scheme: str, other: str, metric: str, slice_: str) -> Paired:
         """A scheme minus another, paired by seed and by resample."""
-        left = self.values(scheme, metric, slice_)
-        right = self.values(other, metric, slice_)
-        seeds = min(len(left.by_seed), len(right.by_seed))
-        by_seed = left.by_seed[:seeds] - right.by_seed[:seeds]
-        resampled = left.resampled[:seeds] - right.resampled[:seeds]
-        return paired(by_seed.tolist(), resampled.mean(axis=0))
+        return minus(self.values(scheme, metric, slice_), self.values(other, metric, slice_))
 
     def curve(self, schemes: list[str], metric: str) -> Curve:
         """Head and tail along some schemes, for the seeds that all of them have."""

@@ -95,9 +95,13 @@ def _names(given: argparse.Namespace, protocol: Protocol, schemes: Schemes) -> l
     if unknown and len(given.only) == 1:
         raise HeadtailError(f"{protocol.name} has no scheme {sorted(unknown)}: {names}.")
     wanted = [name for name in names if not given.schemes or name in given.schemes]
-    if given.losses == "all":
-        return wanted
-    return [name for name in wanted if over_all_labels(name) == (given.losses == "full")]
+    if given.losses != "all":
+        wanted = [name for name in wanted if over_all_labels(name) == (given.losses == "full")]
+    if names and not wanted and len(given.only) == 1:
+        raise HeadtailError(
+            f"None of these schemes is of `--losses {given.losses}`: {given.schemes or names}."
+        )
+    return wanted
 
 
 @contextmanager
@@ -127,7 +131,8 @@ def pack(folder: Path, to: Path, names: Sequence[str], most: int = PART) -> list
     for name in names:
         home = folder / name
         paths = [path for pattern in KEPT for path in sorted(home.glob(pattern))]
-        files = {path.relative_to(folder).as_posix(): _content(path) for path in paths}
+        contents = {path.relative_to(folder).as_posix(): _content(path) for path in paths}
+        files = {name: content for name, content in contents.items() if content is not None}
         for number, part in enumerate(_parts(files, most)):
             made.append(to / f"{name}-{number}.zip")
             replace_file(made[-1], partial(_write, part))
@@ -138,20 +143,18 @@ def pack(folder: Path, to: Path, names: Sequence[str], most: int = PART) -> list
 
 
 def _content(path: Path) -> bytes | None:
-    """What a file holds; None if a process that finished its scheme has just dropped it."""
+    """What a file holds; None if a process that finished its scheme has just deleted it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
 
 
-def _parts(files: Mapping[str, bytes | None], most: int) -> list[dict[str, bytes]]:
-    """The files that are there, in parts that are each smaller than so many bytes as archives."""
+def _parts(files: Mapping[str, bytes], most: int) -> list[dict[str, bytes]]:
+    """The files in parts that are each smaller than so many bytes as archives."""
     parts: list[dict[str, bytes]] = []
     size = most
     for name, content in files.items():
-        if content is None:
-            continue
         # zip takes 76 bytes more, 22 once, and the name twice
         each = min(len(content), len(zlib.compress(content))) + 100 + 2 * len(name)
         if size + each > most:

@@ -71,17 +71,10 @@ SEQUENCES = (
 )
 
 
-def _part(
-    name: str, items: int, seconds: float, batching: Batching = "auto", batch: int = 256
-) -> Protocol:
-    training = replace(_BAG, batch=batch, negatives=16, dim=64, batching=batching)
-    suffix = "" if batch == 256 else f"-batch-{batch}"
+def _part(name: str, items: int, seconds: float, batching: Batching = "auto") -> Protocol:
+    training = replace(_BAG, batch=256, negatives=16, dim=64, batching=batching)
     return Protocol(
-        f"{name}-part{suffix}",
-        training,
-        Plan(RATES, 8, 256, wider=3),
-        seconds=seconds * 256 / batch,
-        items=items,
+        f"{name}-part", training, Plan(RATES, 8, 256, wider=3), seconds=seconds, items=items
     )
 
 
@@ -94,14 +87,21 @@ PARTS = (
 """Parts that two cores of a CPU train on in hours. m is about as small a share of the labels as in
 the whole data sets.
 """
-BATCHES = tuple(
-    replace(_part(name, items, seconds, batching, batch), seeds=3)
-    for batch in (64, 1024)
-    for name, items, seconds, batching in (
-        ("diginetica", 1500, 0.5, "auto"),
-        ("beauty", 1500, 0.25, "auto"),
-        ("gowalla", 1000, 0.6, _PAIRS),
+
+
+def _with_batch(part: Protocol, batch: int) -> Protocol:
+    training = replace(part.training, batch=batch)
+    seconds = part.seconds * 256 / batch
+    return replace(
+        part, name=f"{part.name}-batch-{batch}", training=training, seconds=seconds, seeds=3
     )
+
+
+BATCHES = tuple(
+    _with_batch(part, batch)
+    for batch in (64, 1024)
+    for part in PARTS
+    if "nowplaying" not in part.name
 )
 """Three of the parts with smaller and larger batches."""
 
@@ -296,8 +296,12 @@ def batch_schemes(protocol: Protocol) -> list[str]:
     ['softmax', 'within-batch:importance@64']
     """
     batch = protocol.training.batch
-    names = {"softmax": "importance", "logit-adjusted": "tail"}
-    return [one for of, w in names.items() for one in (of, f"within-batch:{w}@{batch}")]
+    return [
+        "softmax",
+        f"within-batch:importance@{batch}",
+        "logit-adjusted",
+        f"within-batch:tail@{batch}",
+    ]
 
 
 def image_schemes(protocol: Protocol) -> list[str]:

@@ -480,15 +480,16 @@ def test_the_help_lists_data_and_target_first(capsys, monkeypatch, name):
 
 
 def test_a_larger_batch_is_predicted_where_the_batch_is_used_up(capsys):
-    said = "One of 1,024 takes about"
+    said = "A batch of 1,024 would take about"
     out = flat(printed(capsys, *FEW, "--labels", "5e4"))
     assert said in out
     answer = found(capsys, *FEW, "--labels", "5e4")
     larger = answer["larger_batch"]
     assert (larger["scheme"], larger["m"]) == ("within-batch:importance@1024", 1024)
     _, middle, _ = larger["gap"]["largest"]
-    assert f"a largest gap of {100 * middle:.1f} percent" in out
-    alone = found(capsys, *FEW, "--labels", "5e4", "--batch", "1024")
+    words = out.partition(said)[2].partition("Tune its rate, too.")[0]
+    assert f"is expected to be {100 * middle:.1f} percent" in words
+    alone = found(capsys, *FEW, "--labels", "5e4", "--batch", "1024", "--minutes", "100")
     same = next(one for one in alone["candidates"] if one["scheme"] == larger["scheme"])
     assert larger["gap"] == same["gap"]
     assert larger["minutes"] == pytest.approx(same["minutes"])
@@ -502,16 +503,36 @@ def test_a_larger_batch_that_takes_too_long_or_does_not_fit_is_said_to(capsys):
     answer = found(capsys, *arguments, "60")
     own = next(one for one in answer["candidates"] if one["scheme"] == answer["scheme"])["minutes"]
     between = f"{(own + answer['larger_batch']['minutes']) / 2}"
-    assert "longer than it may, and is expected" in flat(printed(capsys, *arguments, between))
+    assert "longer than it may: its largest gap" in flat(printed(capsys, *arguments, between))
     costs = [one["cost"]["memory"] for one in answer["candidates"] if one["m"] == 256]
     memory = (costs[0] + answer["larger_batch"]["cost"]["memory"]) / 2
     little = [*FEW, "--labels", "5e4", "--negatives", "256", "--memory", f"{memory / 2**30}"]
     out = flat(printed(capsys, *little))
-    assert "One of 1,024 does not fit into memory." in out
+    assert "A batch of 1,024 does not fit into memory." in out
 
 
 @pytest.mark.parametrize(("labels", "predicted"), [("1024", False), ("1025", True)])
 def test_a_batch_with_as_many_labels_as_there_are_is_not_predicted(labels, predicted, capsys):
-    answer = found(capsys, *FEW, "--labels", labels, "--minutes", "0.001")
+    answer = found(capsys, *FEW, "--labels", labels, "--minutes", "0.5")
     assert (answer["larger_batch"] is not None) == predicted
     assert found(capsys, *FEW, "--labels", labels, "--minutes", "1e5")["larger_batch"] is None
+
+
+def test_a_larger_batch_is_predicted_in_points_too_and_without_its_time(capsys):
+    arguments = ["advise", "--memory", "64", "--labels", "5e4", "--batch", "256"]
+    out = flat(printed(capsys, *arguments, "--device", "cpu", "--recall", "20"))
+    words = out.partition("A batch of 1,024 would take about")[2].partition("Tune")[0]
+    assert "points of Recall@10" in words
+    if not torch.cuda.is_available():
+        out = flat(printed(capsys, *arguments, "--device", "cuda"))
+        assert "A batch of 1,024: its largest gap of head, torso and tail is expected" in out
+
+
+def test_a_larger_batch_is_neither_larger_than_the_data_nor_slow_to_measure(capsys, monkeypatch):
+    batch = [*FEW, "--labels", "5e4", "--epochs", "100000", "--pairs"]
+    assert found(capsys, *batch, "1023")["larger_batch"] is None
+    assert found(capsys, *batch, "1024")["larger_batch"]["m"] == 1024
+    slow = {"exact": 1.0, "chunked": 1.0, "sampled": 0.01}
+    monkeypatch.setitem(globals(), "SECONDS", slow)
+    out = flat(printed(capsys, *FEW, "--labels", "5e4", "--pairs", "1e4"))
+    assert "a larger `--batch` gives more of them" in out

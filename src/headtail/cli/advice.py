@@ -47,7 +47,7 @@ class Answer:
         costs: of its steps.
         advice: what to train with.
         given: what was given.
-        larger: a larger batch as negatives, where it may be of use.
+        larger: a larger batch as negatives, where the best scheme uses the whole batch.
     """
 
     target: Target
@@ -155,30 +155,27 @@ def notes(answer: Answer) -> list[str]:
     if answer.given.too_many:
         numbers = ", ".join(f"{m:,}" for m in answer.given.too_many)
         lines.append(f"Left out: m = {numbers}, because there are only {labels:,} labels.")
-    whole = (
-        best is not None and best.sampler == "within-batch" and best.m >= answer.plan.shape.batch
-    )
-    if whole and answer.larger is not None:
+    if answer.larger is not None:
         lines.append(_of_larger(answer.larger, answer))
+    elif best is not None and answer.plan.uses_whole_batch(best):
+        lines.append("The negatives are the whole batch: a larger `--batch` gives more of them.")
     return lines
 
 
 def _of_larger(larger: Candidate, answer: Answer) -> str:
     """What a larger batch would cost, and what it is expected to gain."""
     plan = answer.plan.with_batch(larger.m)
-    begin = f"The negatives are the whole batch. One of {larger.m:,}"
+    begin = f"The negatives are the whole batch. A batch of {larger.m:,}"
     if not larger.cost.fits:
         return f"{begin} does not fit into memory."
     minutes = plan.minutes_of(larger.cost)
-    takes = "" if minutes is None else f"takes about {in_words(minutes)} and "
-    if not plan.allows(larger.cost):
-        takes = f"takes about {in_words(minutes or 0.0)}, longer than it may, and "
-    largest = answer.shown(larger.gap.largest)
-    unit = "points" if answer.in_points else "percent"
-    return (
-        f"{begin} {takes}is expected to have a largest gap of {largest.middle:.1f} {unit} "
-        f"({span(largest, signed=False)}); search its learning rate anew."
-    )
+    if minutes is None:
+        takes = ""
+    elif minutes <= plan.minutes:
+        takes = f" would take about {in_words(minutes)}"
+    else:
+        takes = f" would take about {in_words(minutes)}, longer than it may"
+    return f"{begin}{takes}: {_gap_words(larger, answer)}. Tune its rate, too."
 
 
 def how_sure(answer: Answer) -> list[str]:

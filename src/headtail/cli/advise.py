@@ -36,9 +36,10 @@ from headtail.machine.advise import (
     Plan,
     choose,
     costs_of,
+    larger_batch_cost,
     numbers,
 )
-from headtail.machine.expect import candidates_for, larger_batch
+from headtail.machine.expect import candidates_for, whole_batch
 from headtail.machine.shape import Shape
 from headtail.machine.target import Target
 from headtail.training.recipes import DEFAULTS
@@ -126,8 +127,9 @@ class Advise:
             costs = costs_of(plan, few)
         shape = plan.shape
         candidates = candidates_for(target, shape.labels, shape.batch, costs, self.recall)
-        larger = larger_batch(target, shape.labels, costs, self.recall)
         advice = choose(plan, costs, candidates)
+        with Console(stderr=True).status("measuring a larger batch"):
+            larger = whole_batch(target, larger_batch_cost(plan, advice.best), self.recall)
         answer = Answer(target, plan, costs, advice, self._given(chosen), larger)
         if self.json:
             sys.stdout.write(json.dumps(answer_dict(answer), indent=2) + "\n")

@@ -14,7 +14,7 @@ from typing import Literal
 
 from headtail.machine.gap_law import ExpectedGap
 from headtail.machine.shape import Shape, possible
-from headtail.machine.step_cost import StepCost, step_cost
+from headtail.machine.step_cost import EFFORT, StepCost, step_cost
 
 SAMPLERS = ("within-batch", "frequency(0.5)", "uniform")
 """Samplers that the law of gaps knows, and whose steps cost about the same."""
@@ -26,7 +26,7 @@ EPOCHS = 20
 """Passes over the training pairs where no data decide."""
 
 LARGER = 4
-"""How many times as large the other batch is that is considered."""
+"""Factor of the larger batch that is considered."""
 
 Verdict = Literal["all labels", "sampled", "not measured", "too slow", "nothing fits"]
 
@@ -70,6 +70,10 @@ class Plan:
         """The same training with another batch."""
         return replace(self, shape=replace(self.shape, batch=batch))
 
+    def uses_whole_batch(self, candidate: Candidate) -> bool:
+        """Whether all labels of the batch are its negatives."""
+        return candidate.sampler == "within-batch" and candidate.m >= self.shape.batch
+
     def minutes_of(self, cost: StepCost) -> float | None:
         """Of the whole training; None where no step was measured."""
         return None if cost.seconds is None else self.steps * cost.seconds / 60
@@ -87,13 +91,10 @@ class Costs:
     Attributes:
         all_labels: with the loss over all labels: exact where it fits, else chunked.
         sampled: by number of negatives.
-        larger: with a batch `LARGER` times as large, whose labels are the negatives; None where it
-            is of no use, because all labels are affordable or fewer than these negatives.
     """
 
     all_labels: StepCost
     sampled: dict[int, StepCost]
-    larger: StepCost | None = None
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,23 @@ def costs_of(plan: Plan, negatives: Iterable[int]) -> Costs:
     if not whole.fits and "chunked" in possible():
         chunked = cost("chunked", shape)
         whole = chunked if chunked.fits else whole
-    sampled = {m: cost("sampled", replace(plan.shape, negatives=m)) for m in negatives}
-    costs = Costs(whole, sampled)
+    return Costs(whole, {m: cost("sampled", replace(plan.shape, negatives=m)) for m in negatives})
+
+
+def larger_batch_cost(plan: Plan, best: Candidate | None) -> StepCost | None:
+    """The step of a batch `LARGER` times as large, with all its labels as negatives; None unless
+    the best scheme uses the whole batch, or where there are too few labels or pairs, or a step
+    would take seconds.
+    """
     batch = LARGER * plan.shape.batch
-    if batch >= plan.shape.labels or uses_all_labels(plan, costs):
-        return costs
-    return replace(costs, larger=cost("sampled", replace(plan.shape, batch=batch, negatives=batch)))
+    if best is None or not plan.uses_whole_batch(best):
+        return None
+    if batch >= plan.shape.labels or batch > plan.pairs:
+        return None
+    if (best.cost.seconds or 0.0) * LARGER**2 > EFFORT.longest_step:
+        return None
+    shape = replace(plan.shape, batch=batch, negatives=batch)
+    return step_cost("sampled", shape, plan.device, plan.memory, here=plan.here)
 
 
 def uses_all_labels(plan: Plan, costs: Costs) -> bool:

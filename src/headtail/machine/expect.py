@@ -31,14 +31,20 @@ def candidates_for(
     ]
 
 
-def larger_batch(
-    target: Target, labels: int, costs: Costs, recall: float | None = None
+def whole_batch(
+    target: Target, cost: StepCost | None, recall: float | None = None
 ) -> Candidate | None:
-    """A larger batch, with all its labels as negatives; arguments as above."""
-    if costs.larger is None:
+    """All labels of a batch as negatives, with its expected gap.
+
+    Args:
+        target: the loss over all labels.
+        cost: of its step; None if there is none.
+        recall: Recall@10 of the target in percent, if it is known.
+    """
+    if cost is None:
         return None
-    m = costs.larger.shape.negatives
-    return _candidate(target, "within-batch", labels, m, costs.larger, recall)
+    shape = cost.shape
+    return _candidate(target, "within-batch", shape.labels, shape.negatives, cost, recall)
 
 
 def _candidate(
