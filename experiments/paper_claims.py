@@ -92,7 +92,8 @@ def read_studies(folder: Path = RESULTS) -> dict[str, list[Line]]:
 
 def summary(studies: Studies) -> str:
     """Claims by what the runs decide about them, all studies taken together; of a data set that is
-    in both editions, the second counts.
+    in both editions, the second counts. Where a claim holds on some data sets, their names matter
+    more than how many of its parts hold on the others.
     """
     groups: dict[str, list[str]] = {title: [] for title in (*DECIDED.values(), UNTESTED)}
     for claim in CLAIMED:

@@ -73,7 +73,10 @@ def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
             shown = scheme != "softmax" and not LEFT_OUT.match(scheme)
             if shown and line["metric"] == metric and line["difference"]:
                 numbers = (100 * float(line[column]) for column in ("difference", "low", "high"))
-                found[name][common_name(scheme)][line["slice"]] = tuple(numbers)
+                slices = found[name][common_name(scheme)]
+                if line["slice"] in slices:
+                    sys.exit(f"{name} has `{scheme}` and another with its name in the figure.")
+                slices[line["slice"]] = tuple(numbers)
     for schemes in found.values():
         for slices in schemes.values():  # without a tail, the torso is the rarest slice
             slices.setdefault("tail", slices.get("torso"))

@@ -15,7 +15,7 @@ SAMPLED = {64: (0.5, 0.3, 0.1), 256: (0.5, 0.3, 0.2), 1024: (0.6, 0.4, 0.25)}
 
 
 @pytest.fixture
-def lines(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(batch_tables, "RESAMPLES", 50)
     for protocol in batches_of(PARTS[0]):
         batch = protocol.training.batch
@@ -24,7 +24,12 @@ def lines(tmp_path, monkeypatch):
         shares |= {adjusted: EXACT[batch], tail: SAMPLED[batch]}
         build(tmp_path / str(batch), shares, seeds=5 if batch == 256 else 3)
         (tmp_path / str(batch) / "delicious").rename(tmp_path / protocol.name)
-    return list(lines_of(tmp_path, PARTS[0]))
+    return tmp_path
+
+
+@pytest.fixture
+def lines(folder):
+    return list(lines_of(folder, PARTS[0]))
 
 
 def test_the_whole_batch_is_compared_with_all_labels_and_the_same_batch(lines):
@@ -60,8 +65,15 @@ def test_the_table_names_the_slice_with_the_largest_gap_and_has_their_mean(lines
     assert mean == pytest.approx(sum(gaps) / 2, abs=0.1)
 
 
-def test_a_part_without_one_of_the_batches_has_no_rows(tmp_path):
-    assert list(lines_of(tmp_path, PARTS[0])) == []
+def test_a_part_without_one_of_the_batches_has_no_rows(folder):
+    (folder / f"{PARTS[0].name}-batch-64" / "frame.npz").unlink()
+    assert list(lines_of(folder, PARTS[0])) == []
+
+
+def test_a_part_that_has_one_batch_only_has_no_rows(folder):
+    alone = next(part for part in PARTS if batches_of(part) == [part])
+    (folder / PARTS[0].name).rename(folder / alone.name)
+    assert list(lines_of(folder, alone)) == []
 
 
 def test_every_batch_can_hold_its_negatives():

@@ -29,6 +29,21 @@ def test_a_figure_is_that_of_its_rows(name, monkeypatch, tmp_path):
     assert (tmp_path / "figure.svg").read_text() == (FIGURES / f"{name}.svg").read_text()
 
 
+def test_schemes_with_one_name_for_all_batches_are_refused_if_a_data_set_has_two(
+    monkeypatch, tmp_path
+):
+    monkeypatch.delitem(sys.modules, "evidence", raising=False)
+    module = drawn("evidence", monkeypatch)
+    assert module.common_name("within-batch:tail@256") == "within-batch:tail, whole batch"
+    assert module.common_name("queue(2048):importance@512") == "queue of 8 batches:importance"
+    assert module.common_name("block(1):tail@64") == "block(1):tail@64"
+    head = "dataset,scheme,metric,slice,difference,low,high\n"
+    line = "delicious,within-batch:tail@{},recall@10,tail,0.1,0.0,0.2\n"
+    (tmp_path / "rows.csv").write_text(head + line.format(256) + line.format(128))
+    with pytest.raises(SystemExit, match="another with its name"):
+        module.read(tmp_path / "rows.csv")
+
+
 def test_figures_of_samplers_are_those_of_their_rows(monkeypatch, tmp_path):
     module = drawn("samplers", monkeypatch)
     monkeypatch.setattr(module, "HERE", tmp_path)

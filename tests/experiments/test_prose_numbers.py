@@ -42,6 +42,13 @@ def test_a_number_that_differs_is_named_with_its_line_and_filled_in(rows):
     assert wrong(filled(page, rows), rows) == []
 
 
+def test_numbers_have_a_minus_sign_and_zero_is_never_negative(rows):
+    (rows / "small.csv").write_text("scheme,value\na,-0.0002\nb,-0.02\n")
+    page = "-0.0<!-- =%+ small.csv value scheme=a --> and -2.0<!-- =%+ small.csv value scheme=b -->"
+    assert len(wrong(page, rows)) == 2
+    assert [text.split("<")[0] for text in filled(page, rows).split(" and ")] == ["+0.0", "−2.0"]
+
+
 def test_a_verdict_that_differs_is_named(rows):
     page = "It **holds**<!-- =text study.csv verdict scheme=b -->."
     assert wrong(page, rows)[0].startswith("line 1: **holds** should be **does not**")

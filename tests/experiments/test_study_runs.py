@@ -216,6 +216,12 @@ def test_losses_over_all_labels_and_sampled_ones_may_run_apart(losses, names, ro
     assert study_cli._names(given, SHOP, lambda _: kinds) == names
 
 
+def test_schemes_of_the_other_kind_alone_are_refused(root, tmp_path):
+    given = typed(root, tmp_path, "--losses", "sampled")
+    with pytest.raises(HeadtailError, match=r"`--losses sampled`: \['softmax'\]"):
+        run_study(given, [SHOP], lambda _: ["softmax"])
+
+
 def test_a_file_that_is_dropped_while_a_study_is_packed_is_left_out(root, tmp_path, monkeypatch):
     run_study(typed(root, tmp_path / "a"), [SHOP], two_schemes)
     gone = next((tmp_path / "a" / "shop" / "runs").glob("*.npz"))
