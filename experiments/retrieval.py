@@ -20,8 +20,8 @@ to zero, and lengths until the held-out loss turns; whole sessions are held out.
 for every rate that is tried. Five seeds at the chosen values (SASRec and
 batches: three; Diginetica was run with `--seeds 3`).
 
-On a GPU, losses over all labels slow sampled ones beside them: run `--losses sampled` first and then
-`--losses full`, in two commands with the same --out.
+On a GPU, losses over all labels slow sampled ones beside them: run `--losses sampled` first and
+then `--losses full`, in two commands with the same --out.
 
 The cost is stated first (`--cost`: and nothing else is done). Resumable: finished runs are kept in
 --out, which all studies share, and `--minutes` stops in time. `--packed DIR` reads archives of
