@@ -27,6 +27,8 @@ import torch
 
 from headtail.data.load import load
 from headtail.device.shared_gpu import shared_gpu
+from headtail.errors import HeadtailError, check_count
+from headtail.schemes import parse
 from headtail.training.callbacks import Callback, Progress
 from headtail.training.config import Run, Training
 from headtail.training.recipes import with_defaults
@@ -99,6 +101,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--tiny", action="store_true", help="small sizes; records nothing")
     given = parser.parse_args()
+    try:
+        for scheme in given.schemes:
+            parse(scheme)  # a process that fails would let the others wait
+        for runs in given.runs:
+            check_count("runs", runs)
+    except HeadtailError as error:
+        parser.error(str(error))
     given.data, given.batch, given.dim = (TINY, 256, 16) if given.tiny else (DATA, 1024, 512)
     services = (True, False) if given.device == "cuda" else (False,)
     load(given.data)  # generated once, and then read from the cache

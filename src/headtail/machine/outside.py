@@ -12,7 +12,7 @@ class Outside(NamedTuple):
 
     Attributes:
         sources: number of data sets.
-        typical: by which factor the largest gap was missed on average.
+        typical: the factor by which the largest gap was missed, on average.
         regret: by how many points the largest gap of the most negatives from the batch exceeded
             that of the best scheme, on average.
     """
